@@ -1,0 +1,21 @@
+"""`annotated/` deve essere esattamente ciò che i quaderni esportano."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def modules(folder: Path) -> dict[str, str]:
+    return {path.name: path.read_text("utf-8") for path in folder.iterdir() if path.is_file()}
+
+
+def test_package_is_what_notebooks_export(tmp_path: Path) -> None:
+    for name in ("pyproject.toml", "README.md"):
+        shutil.copy(ROOT / name, tmp_path)
+    shutil.copytree(ROOT / "book", tmp_path / "book", ignore=shutil.ignore_patterns("_build"))
+    subprocess.run([Path(sys.executable).with_name("nbdev-export")], cwd=tmp_path, check=True)
+    (tmp_path / "annotated" / "py.typed").touch()
+    assert modules(tmp_path / "annotated") == modules(ROOT / "annotated")
