@@ -25,10 +25,14 @@ from .tokenizer import Tokenizer
 from .training import TrainingConfig, load_model, load_pretrained, train
 from .transformer import PRESETS, Config, Transformer
 
-# %% ../book/18_riga_di_comando.ipynb #c3fbf909
+# %% ../book/18_riga_di_comando.ipynb #ebbc2a82
 PRETRAINED = "mini"  # il modello usato quando non se ne indica un altro
-MICROLINGUA = {"vocab_size": 700, "max_steps": 1200, "max_tokens": 2048, "warmup": 400, "valid_every": 200}
-CORPUS = {"vocab_size": 16_000, "max_steps": 100_000, "max_tokens": 4096, "warmup": 4000, "valid_every": 1000}
+MICROLINGUA = {
+    "vocab_size": 700, "max_steps": 1200, "max_tokens": 2048, "warmup": 400, "factor": 0.5, "valid_every": 200
+}  # fmt: skip
+CORPUS = {
+    "vocab_size": 16_000, "max_steps": 100_000, "max_tokens": 4096, "warmup": 4000, "factor": 1.0, "valid_every": 1000
+}  # fmt: skip
 
 # %% ../book/18_riga_di_comando.ipynb #e44b0230
 def _say(message: str) -> None:
@@ -55,7 +59,7 @@ def _vocabulary(args: argparse.Namespace, folder: Path, pairs: Iterator[Pair], v
     tokenizer.save(path)
     return tokenizer
 
-# %% ../book/18_riga_di_comando.ipynb #5660f7b5
+# %% ../book/18_riga_di_comando.ipynb #0f2357cf
 def _train(args: argparse.Namespace) -> None:
     started = time.perf_counter()
     device = _device(args.device)
@@ -87,7 +91,7 @@ def _train(args: argparse.Namespace) -> None:
     parameters = sum(p.numel() for p in model.parameters())
     ready = time.perf_counter() - started
     _say(f"{args.config}: {parameters:,} parametri, {len(training):,} coppie, {device}; pronto in {ready:.1f} s")
-    config = TrainingConfig(**options, factor=args.factor, seed=args.seed)
+    config = TrainingConfig(**options, seed=args.seed)
     train(model, tokenizer, training, validation, config, folder, args.resume)
     if not args.data:
         model, tokenizer = load_model(folder, device)
@@ -172,7 +176,7 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"errore: {message}. Prova «{self.prog} --help».\n")
 
-# %% ../book/18_riga_di_comando.ipynb #58a50553
+# %% ../book/18_riga_di_comando.ipynb #85729579
 def make_parser() -> argparse.ArgumentParser:
     "I tre comandi e le loro opzioni."
     argparse._ = lambda text: _ITALIAN.get(text, text)  # type: ignore[attr-defined]
@@ -190,7 +194,7 @@ def make_parser() -> argparse.ArgumentParser:
     p.add_argument("--max-steps", type=_positive, metavar="N", help="passi di addestramento")
     p.add_argument("--max-tokens", type=_positive, metavar="N", help="pezzi per lotto")
     p.add_argument("--warmup", type=_positive, metavar="N", help="passi di salita del learning rate")
-    p.add_argument("--factor", type=float, default=1.0, metavar="X", help="moltiplica il learning rate")
+    p.add_argument("--factor", type=float, metavar="X", help="moltiplica il learning rate")
     p.add_argument("--valid-every", type=_positive, metavar="N", help="passi fra due validazioni")
     p.add_argument("--seed", type=int, default=1, metavar="N", help="seme dei numeri casuali (predefinito: 1)")
     p.set_defaults(run=_train)
