@@ -5,10 +5,11 @@
 # %% auto #0
 __all__ = ['PRETRAINED', 'MICROLINGUA', 'CORPUS', 'make_parser', 'main']
 
-# %% ../book/18_riga_di_comando.ipynb #3cc54956
+# %% ../book/18_riga_di_comando.ipynb #1477b639
 import argparse
 import sys
 import time
+from collections import deque
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -59,7 +60,7 @@ def _vocabulary(args: argparse.Namespace, folder: Path, pairs: Iterator[Pair], v
     tokenizer.save(path)
     return tokenizer
 
-# %% ../book/18_riga_di_comando.ipynb #0f2357cf
+# %% ../book/18_riga_di_comando.ipynb #f8bdc549
 def _train(args: argparse.Namespace) -> None:
     started = time.perf_counter()
     device = _device(args.device)
@@ -72,6 +73,7 @@ def _train(args: argparse.Namespace) -> None:
     vocab_size = options.pop("vocab_size")
     if args.data:
         data = find_data(args.data)
+        deque(read_pairs(data.valid), maxlen=0)  # un file sbagliato si rifiuta prima di cominciare
         pairs = (pair for path in data.train for pair in read_pairs(path))
         tokenizer = _vocabulary(args, folder, pairs, vocab_size)
         training = load_corpus(data.train, tokenizer, max_len, folder / "data")

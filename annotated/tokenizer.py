@@ -3,18 +3,18 @@
 # %% auto #0
 __all__ = ['Tokenizer']
 
-# %% ../book/11_tokenizzazione.ipynb #e080630d
+# %% ../book/11_tokenizzazione.ipynb #48cfde72
 import hashlib
 import io
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import sentencepiece as spm
 
 from .common import BOS, EOS, PAD, UNK, AnnotatedError, atomic_write, reason
 
-# %% ../book/11_tokenizzazione.ipynb #95777a24
+# %% ../book/11_tokenizzazione.ipynb #2eada57b
 class Tokenizer:
     "Divide le frasi in pezzi (BPE) e le ricompone; un solo vocabolario per le due lingue."
 
@@ -72,13 +72,24 @@ class Tokenizer:
     ) -> "Tokenizer":
         "Impara i pezzi più frequenti (BPE). Solleva `AnnotatedError` se il testo è troppo poco per `vocab_size` pezzi."
         output = io.BytesIO()
+        failures: list[AnnotatedError] = []
+
+        def guarded() -> Iterator[str]:  # SentencePiece nasconde l'errore di chi gli dà le frasi: lo teniamo da parte
+            try:
+                yield from sentences
+            except AnnotatedError as error:
+                failures.append(error)
+                raise
+
         try:
             spm.SentencePieceTrainer.train(
-                sentence_iterator=iter(sentences), model_writer=output, model_type="bpe", vocab_size=vocab_size,
+                sentence_iterator=guarded(), model_writer=output, model_type="bpe", vocab_size=vocab_size,
                 pad_id=PAD, unk_id=UNK, bos_id=BOS, eos_id=EOS, character_coverage=0.9999, num_threads=2,
                 input_sentence_size=max_sentences, shuffle_input_sentence=True, minloglevel=2,
             )  # fmt: skip
         except RuntimeError as error:
+            if failures:
+                raise failures[0] from None
             limit = re.search(r"<= (\d+)", str(error))
             advice = f"al più {limit[1]}" if limit else "meno"
             raise AnnotatedError(

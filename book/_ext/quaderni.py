@@ -1,0 +1,140 @@
+"""Estensione Sphinx del libro.
+
+Toglie dalla pagina le direttive `#|`, segna le celle che vanno nel pacchetto, disegna i grafici Vega-Lite e le
+formule senza rete, traduce ciò che il tema lascia in inglese.
+"""
+
+import json
+import re
+import shutil
+from importlib.metadata import files
+from pathlib import Path
+from typing import Any
+
+import vl_convert
+from docutils import nodes
+from myst_nb.core.render import MimeData, NbElementRenderer, load_mime_renders
+from sphinx.application import Sphinx
+from sphinx.transforms import SphinxTransform
+
+DIRECTIVE = re.compile(r"^#\|\s*(\w+)\s*(.*?)\s*$")
+BUNDLE = "vega-bundle.js"
+
+
+def is_cell(node: nodes.Node) -> bool:
+    return isinstance(node, nodes.container) and node.get("nb_element") == "cell_code"
+
+
+def is_source(node: nodes.Node) -> bool:
+    return isinstance(node, nodes.literal_block) and node.parent.get("nb_element") == "cell_code_source"
+
+
+class MarkExported(SphinxTransform):
+    """Toglie le direttive di nbdev dal codice mostrato; sopra una cella esportata mette il file in cui finisce."""
+
+    default_priority = 400
+
+    def apply(self, **_: Any) -> None:
+        module = ""
+        for cell in list(self.document.findall(is_cell)):
+            block = next(cell.findall(is_source), None)
+            if block is None:
+                continue
+            lines = block.astext().splitlines()
+            directives: dict[str, str] = {}
+            while lines and (match := DIRECTIVE.match(lines[0])):
+                directives[match[1]] = match[2]
+                lines.pop(0)
+            if not directives:
+                continue
+            module = directives.get("default_exp", module)
+            text = "\n".join(lines).strip("\n")
+            if not text:  # solo direttive
+                cell.parent.remove(cell)
+                continue
+            block.rawsource, block.children = text, [nodes.Text(text)]
+            if "export" in directives:
+                path = f"annotated/{module}.py"
+                url = f"{self.config.html_theme_options['repository_url']}/blob/main/{path}"
+                link = nodes.reference("", path, refuri=url)
+                cell["classes"].append("cella-esportata")
+                cell.insert(0, nodes.paragraph("", "", link, classes=["esportata"]))
+
+
+class VegaLite:
+    """Disegna le uscite `application/vnd.vegalite.v6+json`: la specifica resta nella pagina, la legge `vega_avvio.js`."""
+
+    mime_priority_overrides = [("*", f"application/vnd.vegalite.v{v}+json", 1) for v in (5, 6)]
+
+    @staticmethod
+    def handle_mime(renderer: NbElementRenderer, data: MimeData, inline: bool) -> list[nodes.Node] | None:
+        if inline or not data.mime_type.startswith("application/vnd.vegalite."):
+            return None
+        spec = data.content if isinstance(data.content, dict) else json.loads(data.content)
+        name = f"vega-{data.cell_index}-{data.output_index}"
+        text = json.dumps(spec, ensure_ascii=False, separators=(",", ":")).replace("</", "<\\/")
+        html = (
+            f'<div class="vega-lite" id="{name}" role="figure"></div>\n'
+            f'<script type="application/json" class="vega-lite-spec" data-target="{name}">{text}</script>'
+        )
+        return [nodes.raw("", html, format="html", classes=["output", "vega"], vega_lite=True)]
+
+
+def write_bundles(app: Sphinx) -> None:
+    """Copia in `_static` Vega e MathJax dai pacchetti installati: la pagina non chiede nulla ad altri siti."""
+    if app.builder.format != "html":
+        return
+    static = Path(app.outdir) / "_static"
+    for file in files("sphinx-mathjax-offline") or ():
+        name = str(file).partition("static/mathjax/")[2]
+        target = static / "mathjax" / name
+        if name == "tex-chtml.js" or name.startswith("output/chtml/fonts/woff-v2/"):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(str(file.locate()), target)
+    start = Path(__file__).with_name("vega_avvio.js").read_text("utf-8")
+    # il pacco è un modulo ES, che un browser rifiuta di caricare da file://: lo si chiude in una funzione
+    (static / BUNDLE).write_text(f"(() => {{\n{vl_convert.javascript_bundle(start)}\n}})();\n", "utf-8")
+
+
+LABELS = {  # ciò che il tema lascia in inglese
+    "Repository": "Sorgenti",
+    "Source repository": "Sorgenti",
+    "Open issue": "Segnala un errore",
+    "Open an issue": "Segnala un errore",
+    "Colab": "Colab",
+    "Launch on Colab": "Apri in Colab",
+    "Fullscreen mode": "Schermo intero",
+    "Download this page": "Scarica la pagina",
+    "Download source file": "Scarica il sorgente",
+    "Download notebook file": "Scarica il quaderno",
+    "Print to PDF": "Stampa in PDF",
+}
+
+
+def translate(buttons: Any) -> None:
+    for button in buttons or ():
+        for key in ("text", "tooltip"):
+            if key in button:
+                button[key] = LABELS.get(str(button[key]), button[key])
+        translate(button.get("buttons"))
+
+
+def finish_page(app: Sphinx, name: str, template: str, context: dict[str, Any], doctree: nodes.document | None) -> None:
+    if doctree is not None and any(node.get("vega_lite") for node in doctree.findall(nodes.raw)):
+        app.add_js_file(BUNDLE, defer="defer")
+    translate(context.get("header_buttons"))
+    context["script_files"] = [  # sphinx-thebe dichiara due volte la stessa costante, anche quando è spento
+        script
+        for script in context.get("script_files", [])
+        if "thebe" not in (str(getattr(script, "filename", script)) + str(getattr(script, "attributes", ""))).lower()
+    ]
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    plugins = load_mime_renders()  # è sempre la stessa lista: la si allunga sul posto
+    if VegaLite not in plugins:
+        plugins.append(VegaLite)
+    app.add_transform(MarkExported)
+    app.connect("builder-inited", write_bundles)
+    app.connect("html-page-context", finish_page, priority=900)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,10 @@
+const options = {
+  actions: { export: true, source: false, compiled: false, editor: false },
+  i18n: { CLICK_TO_VIEW_ACTIONS: "Altre azioni", PNG_ACTION: "Salva come PNG", SVG_ACTION: "Salva come SVG" },
+  formatLocale: { decimal: ",", thousands: ".", grouping: [3], currency: ["€", ""] },
+  renderer: "svg",
+};
+for (const script of document.querySelectorAll("script.vega-lite-spec")) {
+  const target = document.getElementById(script.dataset.target);
+  vegaEmbed(target, JSON.parse(script.textContent), options).catch((error) => { target.textContent = String(error); });
+}
