@@ -1,17 +1,23 @@
 PYTHON ?= python3
-export OMP_NUM_THREADS = 1
+BIN = .venv/bin
+export OMP_NUM_THREADS = 1 # le uscite dei quaderni si confrontano: la somma dipende dal numero di thread
 
-.PHONY: test quaderni
+.PHONY: libro test quaderni
+
+libro: .venv/pronto
+	$(BIN)/jupyter-book build -W -n --keep-going book
+
+test: libro
+	$(BIN)/ruff check
+	$(BIN)/mypy
+	$(BIN)/python tools/quaderni.py verifica
+	$(BIN)/pytest -q -n 2
+
+quaderni: .venv/pronto
+	$(BIN)/python tools/quaderni.py esegui
 
 .venv/pronto: requirements.txt pyproject.toml
 	$(PYTHON) -m venv .venv
-	.venv/bin/pip install -q -r requirements.txt
-	.venv/bin/pip install -q --no-deps -e .
+	$(BIN)/pip install -q -r requirements.txt
+	$(BIN)/pip install -q --no-deps -e .
 	touch $@
-
-test: .venv/pronto
-	.venv/bin/ruff check annotated tools tests
-	.venv/bin/pytest -q tests
-
-quaderni: .venv/pronto
-	.venv/bin/python tools/quaderni.py esegui

@@ -121,7 +121,9 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                      'annotated.tokenizer.Tokenizer.vocab_size': ( 'tokenizzazione.html#tokenizer.vocab_size',
                                                                                    'annotated/tokenizer.py')},
             'annotated.training': { 'annotated.training.TrainingConfig': ('addestramento.html#trainingconfig', 'annotated/training.py'),
+                                    'annotated.training._checkpoint': ('addestramento.html#_checkpoint', 'annotated/training.py'),
                                     'annotated.training._load_tensors': ('addestramento.html#_load_tensors', 'annotated/training.py'),
+                                    'annotated.training._log_step': ('addestramento.html#_log_step', 'annotated/training.py'),
                                     'annotated.training._restore': ('addestramento.html#_restore', 'annotated/training.py'),
                                     'annotated.training._save_tensors': ('addestramento.html#_save_tensors', 'annotated/training.py'),
                                     'annotated.training.batch_stream': ('addestramento.html#batch_stream', 'annotated/training.py'),
@@ -154,4 +156,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                        'annotated.transformer.Transformer.reset_parameters': ( 'transformer.html#transformer.reset_parameters',
                                                                                                'annotated/transformer.py'),
                                        'annotated.transformer.Transformer.step': ( 'transformer.html#transformer.step',
-                                                                                   'annotated/transformer.py')}}}
+                                                                                   'annotated/transformer.py')},
+            'annotated.viewer': { 'annotated.viewer._tokens': ('vedere.html#_tokens', 'annotated/viewer.py'),
+                                  'annotated.viewer.attention_map': ('vedere.html#attention_map', 'annotated/viewer.py'),
+                                  'annotated.viewer.weight_table': ('vedere.html#weight_table', 'annotated/viewer.py')}}}

@@ -4,7 +4,7 @@
 __all__ = ['Batch', 'pad', 'Corpus', 'Pair', 'encode_pairs', 'make_batches', 'read_lines', 'read_pairs', 'DataFolder',
            'find_data', 'load_corpus']
 
-# %% ../book/12_dati.ipynb #618328ac
+# %% ../book/12_dati.ipynb #849e2df6
 import hashlib
 import json
 import lzma
@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from tqdm.auto import tqdm
+from tqdm import tqdm
 
 from .common import BOS, EOS, PAD, AnnotatedError, atomic_write, reason
 from .tokenizer import Tokenizer

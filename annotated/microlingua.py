@@ -26,7 +26,7 @@ class Noun(NamedTuple):
             return "la "
         return "lo " if self.it.startswith(("z", "gn", "ps", "sc", "sp", "st")) else "il "
 
-# %% ../book/10_microlingua.ipynb #431bc691
+# %% ../book/10_microlingua.ipynb #d04df845
 _NOUNS = {
     "animal": "animal animale m, dog cane m, cat gatto m, horse cavallo m, wolf lupo m, "
     "giraffe giraffa f, cow mucca f, sheep pecora f, fox volpe f, turtle tartaruga f",
@@ -37,7 +37,11 @@ _NOUNS = {
     "machine": "car automobile f, boat barca f, bicycle bicicletta f, motorbike moto f, ship nave f, "
     "train treno m, truck camion m, tractor trattore m, plane aereo m, robot robot m",
 }
-NOUNS = [Noun(*entry.split(), category) for category, entries in _NOUNS.items() for entry in entries.split(", ")]
+NOUNS = [
+    Noun(en, it, gender, category)
+    for category, entries in _NOUNS.items()
+    for en, it, gender in map(str.split, entries.split(", "))
+]
 
 # %% ../book/10_microlingua.ipynb #e816370f
 _ADJECTIVES = {  # inglese, radice italiana: la desinenza -o/-a la dà l'antecedente

@@ -1,4 +1,4 @@
-"""Il modello: uguale a quello di PyTorch a pesi uguali, causale, indifferente al riempitivo, con i conti dell'articolo."""
+"""Il modello: uguale a quello di PyTorch a pesi uguali, causale, indifferente al riempitivo."""
 
 import pytest
 import torch

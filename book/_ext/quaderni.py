@@ -62,7 +62,7 @@ class MarkExported(SphinxTransform):
 
 
 class VegaLite:
-    """Disegna le uscite `application/vnd.vegalite.v6+json`: la specifica resta nella pagina, la legge `vega_avvio.js`."""
+    """Disegna le uscite Vega-Lite: la specifica resta nella pagina, e la legge `vega_avvio.js`."""
 
     mime_priority_overrides = [("*", f"application/vnd.vegalite.v{v}+json", 1) for v in (5, 6)]
 

@@ -1,0 +1,251 @@
+"""La riga di comando: addestra, riprende, traduce, valuta; e dice in una riga che cosa non va."""
+
+import errno
+import json
+import lzma
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from annotated import Config, Transformer, load_pretrained
+from annotated.cli import main
+from annotated.microlingua import generate
+from annotated.tokenizer import Tokenizer
+from annotated.training import save_model
+
+ANNOTATED = str(Path(sys.executable).with_name("annotated"))  # il comando installato
+Write = Callable[[Path], object]
+TEXT = [example.en for example in generate(400)]
+PAIRS = [f"prova\t{example.en}\t{example.it}" for example in generate(400)]
+
+
+def write_data(folder: Path, train: list[str] = PAIRS, valid: list[str] = PAIRS[:20]) -> Path:
+    folder.mkdir(exist_ok=True)
+    (folder / "train.tsv").write_text("\n".join(train) + "\n", "utf-8")
+    (folder / "valid.tsv").write_text("\n".join(valid) + "\n", "utf-8")
+    return folder
+
+
+def train(data: Path, out: Path, steps: int, *more: str) -> int:
+    options = "--config mini --vocab-size 400 --max-tokens 256 --warmup 100 --valid-every 4 --device cpu".split()
+    return main(["train", "--data", str(data), "--out", str(out), "--max-steps", str(steps), *options, *more])
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    "Un modello non addestrato, ma intero: traduce a caso."
+    folder = tmp_path_factory.mktemp("modello")
+    tokenizer = Tokenizer.train((text for line in PAIRS for text in line.split("\t")[1:]), 400)
+    torch.manual_seed(0)
+    save_model(folder, Transformer(Config.preset("mini", tokenizer.vocab_size)), tokenizer)
+    return folder
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def test_train_translate_evaluate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = write_data(tmp_path / "dati")
+    with lzma.open(data / "train-altre.tsv.xz", "wt", encoding="utf-8") as file:
+        file.write("\n".join(PAIRS) + "\n")
+    out = tmp_path / "modello"
+    assert train(data, out, 8) == 0
+    log = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
+    first, last = [entry for entry in log if "valid_loss" in entry]
+    assert (first["step"], last["step"]) == (4, 8) and last["valid_loss"] < first["valid_loss"]
+    assert not list(out.rglob("*.parziale"))
+    assert "800 coppie" in capsys.readouterr().err
+    assert main(["translate", "--model", str(out), "--beam", "2", "The dog saw the car."]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 1
+    assert main(["evaluate", "--model", str(out), "--beam", "1", str(data / "valid.tsv")]) == 0
+    assert "BLEU" in (report := capsys.readouterr().out) and "version:" in report
+
+
+def test_resume_equals_uninterrupted(tmp_path: Path) -> None:
+    data = write_data(tmp_path / "dati")
+    assert train(data, tmp_path / "intero", 8) == 0
+    assert train(data, tmp_path / "ripreso", 4) == 0
+    assert train(data, tmp_path / "ripreso", 8, "--resume") == 0
+    whole, resumed = files(tmp_path / "intero"), files(tmp_path / "ripreso")
+    assert whole["model.safetensors"] == resumed["model.safetensors"]
+
+
+def test_killed_run_resumes(tmp_path: Path) -> None:
+    data, out = write_data(tmp_path / "dati"), tmp_path / "modello"
+    command = [ANNOTATED, "train", "--data", str(data), "--out", str(out)]
+    options = "--vocab-size 400 --max-tokens 256 --valid-every 2 --device cpu".split()
+    with subprocess.Popen([*command, *options], stderr=subprocess.DEVNULL) as process:
+        while process.poll() is None and not (out / "log.jsonl").exists():
+            pass
+        process.kill()
+    step = json.loads((out / "log.jsonl").read_text().splitlines()[-1])["step"]
+    assert subprocess.run([*command, *options, "--resume", "--max-steps", str(step + 40)], check=False).returncode == 0
+    assert json.loads((out / "log.jsonl").read_text().splitlines()[-1])["step"] == step + 40
+
+
+def test_reads_file_and_standard_input(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sentences = [example.en for example in generate(3, seed=7)]
+    (tmp_path / "en.txt").write_text("\n".join(sentences) + "\n", "utf-8")
+    output = tmp_path / "it.txt"
+    assert main(["translate", "--model", str(model), "--input", str(tmp_path / "en.txt"), "--output", str(output)]) == 0
+    monkeypatch.setattr("sys.stdin", (tmp_path / "en.txt").open(encoding="utf-8"))
+    assert main(["translate", "--model", str(model)]) == 0
+    assert output.read_text("utf-8") == capsys.readouterr().out
+    assert len(output.read_text("utf-8").splitlines()) == 3
+
+
+def broken_line(line: str) -> Write:
+    return lambda folder: write_data(folder, [*PAIRS[:2], line, *PAIRS[2:]])
+
+
+def not_utf8(folder: Path) -> None:
+    path = write_data(folder) / "train.tsv"
+    path.write_bytes(path.read_bytes() + "prova\tcity\tcittà\n".encode("latin-1"))
+
+
+def truncated_xz(folder: Path) -> None:
+    data = lzma.compress((write_data(folder) / "train.tsv").read_bytes())
+    (folder / "train-altre.tsv.xz").write_bytes(data[: len(data) // 2])
+
+
+def no_valid(folder: Path) -> None:
+    (write_data(folder) / "valid.tsv").unlink()
+
+
+BAD_DATA: list[tuple[str, Write, str]] = [
+    ("cartella che manca", lambda folder: None, "dati: la cartella non esiste"),
+    ("cartella vuota", Path.mkdir, "dati: manca train*.tsv"),
+    ("senza validazione", no_valid, "dati: manca valid.tsv"),
+    ("non UTF-8", not_utf8, "train.tsv, riga 401: non è UTF-8"),
+    ("due colonne", broken_line("prova\tThe dog."), "train.tsv, riga 3: 2 colonne invece di 3"),
+    ("frase vuota", broken_line("prova\tThe dog.\t "), "train.tsv, riga 3: frase vuota"),
+    ("file vuoto", lambda f: write_data(f).joinpath("train.tsv").write_text(""), "train.tsv: il file è vuoto"),
+    ("archivio troncato", truncated_xz, "train-altre.tsv.xz, dopo la riga"),
+    ("testo troppo poco", lambda folder: write_data(folder, PAIRS[:1]), "il testo è troppo poco"),
+    ("tutte troppo lunghe", lambda f: write_data(f, [f"p\t{line * 20}\tx" for line in TEXT]), "nessuna coppia di add"),
+]  # fmt: skip
+
+
+def assert_refused(code: int, error: str, message: str) -> None:
+    assert code != 0
+    lines = [line for line in error.splitlines() if line.startswith("errore: ")]
+    assert len(lines) == 1 and message in lines[0], error
+    assert error.rstrip().splitlines()[-1] == lines[0] and lines[0].endswith(".")  # una frase, l'ultima riga
+    assert "Traceback" not in error
+
+
+@pytest.mark.parametrize(("write", "message"), [case[1:] for case in BAD_DATA], ids=[case[0] for case in BAD_DATA])
+def test_bad_data(tmp_path: Path, capfd: pytest.CaptureFixture[str], write: Write, message: str) -> None:
+    write(tmp_path / "dati")
+    code = train(tmp_path / "dati", tmp_path / "modello", 4)
+    assert_refused(code, capfd.readouterr().err, message)
+    assert not list(tmp_path.rglob("*.safetensors")) and not list(tmp_path.rglob("*.parziale"))
+
+
+def truncate(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-1000])
+
+
+def other_vocabulary(folder: Path) -> None:
+    Tokenizer.train((line.split("\t")[1] for line in PAIRS), 300).save(folder / "tokenizer.model")
+
+
+def other_shape(folder: Path) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"d_model": 64}))
+
+
+BAD_MODELS: list[tuple[str, Write, str]] = [
+    ("cartella che manca", shutil.rmtree, "non è una cartella, né un modello pubblicato"),
+    ("senza configurazione", lambda folder: (folder / "config.json").unlink(), "qui non c'è un modello"),
+    ("configurazione rovinata", lambda folder: (folder / "config.json").write_text("{"), "config.json: non descrive"),
+    ("checkpoint troncato", truncate, "model.safetensors: checkpoint troncato o rovinato"),
+    ("altro vocabolario", other_vocabulary, "model.safetensors: checkpoint di un altro vocabolario"),
+    ("vocabolario rovinato", lambda f: (f / "tokenizer.model").write_bytes(b"?"), "tokenizer.model: non è un vocab"),
+    ("altra forma", other_shape, "i pesi non hanno la forma"),
+]
+
+
+@pytest.mark.parametrize(("spoil", "message"), [case[1:] for case in BAD_MODELS], ids=[case[0] for case in BAD_MODELS])
+def test_bad_model(model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], spoil: Write, message: str) -> None:
+    folder = Path(shutil.copytree(model, tmp_path / "copia"))
+    spoil(folder)
+    code = main(["translate", "--model", str(folder), "The dog saw the car."])
+    assert_refused(code, capfd.readouterr().err, message)
+
+
+BAD_TEXT = [
+    ("frase vuota", "The dog.\n\nThe cat.\n", "en.txt, riga 2: frase vuota"),
+    ("frase troppo lunga", "The dog.\nThe cat.\n" + "dog " * 100 + "\n", "en.txt, riga 3: frase di"),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), [case[1:] for case in BAD_TEXT], ids=[case[0] for case in BAD_TEXT])
+def test_bad_text(model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], text: str, message: str) -> None:
+    (tmp_path / "en.txt").write_text(text, "utf-8")
+    arguments = ["--input", str(tmp_path / "en.txt"), "--output", str(tmp_path / "it.txt")]
+    code = main(["translate", "--model", str(model), *arguments])
+    assert_refused(code, capfd.readouterr().err, message)
+    assert [p.name for p in tmp_path.iterdir()] == ["en.txt"]
+
+
+BAD_OPTIONS = [
+    ("preset", ["train", "--config", "enorme"], "configurazione «enorme» sconosciuta"),
+    ("numero", ["train", "--max-steps", "-3"], "serve un intero positivo, non «-3»"),
+    ("opzione", ["train", "--modello", "x"], "argomenti sconosciuti: --modello x"),
+    ("comando", ["traduci"], "'traduci' non esiste"),
+    ("dispositivo", ["train", "--device", "cuda:99"], "--device cuda:99: non disponibile"),
+    ("modello", ["translate", "--model", "che-non-c-e", "Hi."], "modello «che-non-c-e»: non è una cartella"),
+    ("file", ["evaluate", "/non/esiste.tsv"], "/non/esiste.tsv: non riesco a leggere (non esiste)"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), [c[1:] for c in BAD_OPTIONS], ids=[c[0] for c in BAD_OPTIONS])
+def test_bad_options(arguments: list[str], message: str) -> None:
+    done = subprocess.run([ANNOTATED, *arguments], capture_output=True, text=True, check=False)
+    assert_refused(done.returncode, done.stderr, message)
+
+
+def test_full_disk(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    data, out = write_data(tmp_path / "dati"), tmp_path / "modello"
+    assert train(data, out, 4) == 0
+    before = files(out)
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    capfd.readouterr()
+    code = train(data, out, 8, "--resume")
+    assert_refused(code, capfd.readouterr().err, "spazio su disco esaurito")
+    assert files(out) == before
+
+
+def test_refuses_to_overwrite(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    data, out = write_data(tmp_path / "dati"), tmp_path / "modello"
+    assert train(data, out, 4) == 0
+    before = files(out)
+    capfd.readouterr()
+    assert_refused(train(data, out, 4), capfd.readouterr().err, "contiene già un modello")
+    assert files(out) == before
+
+
+def test_published_model_resolves_it(capsys: pytest.CaptureFixture[str]) -> None:
+    examples = generate(200, seed=11, held_out=True)
+    from annotated import translate
+
+    translations = translate(*load_pretrained("mini"), [example.en for example in examples])
+    assert sum(t == e.it for t, e in zip(translations, examples, strict=True)) >= 198
+    for cue, expected in (("tired", "esso era troppo stanco"), ("wide", "essa era troppo larga")):
+        assert main(["translate", f"The animal didn't cross the street because it was too {cue}."]) == 0
+        assert expected in capsys.readouterr().out
