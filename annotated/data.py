@@ -102,7 +102,7 @@ def encode_pairs(
     bar.close()
     return Corpus(np.concatenate(tokens), np.cumsum(lengths), skipped)
 
-# %% ../book/12_dati.ipynb #3a1d4a79
+# %% ../book/12_dati.ipynb #5564d9a4
 def make_batches(
     lengths: np.ndarray,  # (n, 2): `Corpus.lengths`
     max_tokens: int,  # posizioni di un lotto, riempitivo compreso, sul lato più lungo
@@ -113,13 +113,13 @@ def make_batches(
     Una coppia più lunga di `max_tokens` fa lotto da sola.
     """
     rng = np.random.default_rng(seed)
-    order = np.lexsort((rng.random(len(lengths)), lengths[:, 0], lengths[:, 1]))  # per arrivo, poi partenza, poi a caso
-    batches, start, longest = [], 0, 0
-    for i, length in enumerate(lengths[order].max(axis=1).tolist()):
-        longest = max(longest, length)
-        if (i - start + 1) * longest > max_tokens and i > start:
+    longest = lengths.max(axis=1)  # (n,): il lato più lungo di ogni coppia
+    order = np.lexsort((rng.random(len(lengths)), longest))  # a parità di lunghezza, a caso
+    batches, start = [], 0
+    for i, length in enumerate(longest[order].tolist()):
+        if (i - start + 1) * length > max_tokens and i > start:
             batches.append(order[start:i])
-            start, longest = i, length
+            start = i
     batches.append(order[start:])
     return [batches[i] for i in rng.permutation(len(batches))]
 

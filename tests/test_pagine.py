@@ -61,7 +61,7 @@ def test_page(visit: Visit, name: str) -> None:
     charts = page.locator(".vega-lite").count()
     page.wait_for_function(
         "([f, c]) => document.querySelectorAll('.math mjx-container').length >= f"
-        " && document.querySelectorAll('.vega-lite.vega-embed svg').length == c",
+        " && document.querySelectorAll('.vega-lite.vega-embed svg.marks').length == c",
         arg=[formulas, charts],
         timeout=20_000,
     )
