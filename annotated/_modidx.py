@@ -11,6 +11,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                'annotated.cli._microlingua_pairs': ('riga_di_comando.html#_microlingua_pairs', 'annotated/cli.py'),
                                'annotated.cli._positive': ('riga_di_comando.html#_positive', 'annotated/cli.py'),
                                'annotated.cli._say': ('riga_di_comando.html#_say', 'annotated/cli.py'),
+                               'annotated.cli._share': ('riga_di_comando.html#_share', 'annotated/cli.py'),
                                'annotated.cli._train': ('riga_di_comando.html#_train', 'annotated/cli.py'),
                                'annotated.cli._translate': ('riga_di_comando.html#_translate', 'annotated/cli.py'),
                                'annotated.cli._vocabulary': ('riga_di_comando.html#_vocabulary', 'annotated/cli.py'),

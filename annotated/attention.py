@@ -27,12 +27,15 @@ def attention(
         scores = scores.masked_fill(~mask, float("-inf"))
     return attend(scores, V)
 
-# %% ../book/02_attenzione.ipynb #dde2f1d7
+# %% ../book/02_attenzione.ipynb #cefcfa6e
 def fast_attention(
     Q: Tensor,  # (..., T, d_k)
     K: Tensor,  # (..., S, d_k)
     V: Tensor,  # (..., S, d_v)
     mask: Tensor | None = None,  # come in `attention`
 ) -> Tensor:  # solo l'uscita, (..., T, d_v)
-    """La stessa uscita di `attention`, dal nucleo ottimizzato di PyTorch, che i pesi non li costruisce."""
+    """La stessa uscita di `attention`, dal nucleo ottimizzato di PyTorch, che i pesi non li costruisce.
+
+    Unica differenza: una query che non può guardare nulla qui rende 0, in `attention` NaN.
+    """
     return F.scaled_dot_product_attention(Q, K, V, attn_mask=mask)

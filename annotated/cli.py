@@ -3,12 +3,13 @@
 # %% auto #0
 __all__ = ['PRETRAINED', 'MICROLINGUA', 'CORPUS', 'make_parser', 'main']
 
-# %% ../book/18_riga_di_comando.ipynb #e5cd91a7
+# %% ../book/18_riga_di_comando.ipynb #dec2c08a
 import argparse
 import sys
 import time
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any, NoReturn
@@ -24,13 +25,15 @@ from .tokenizer import Tokenizer
 from .training import TrainingConfig, load_model, load_pretrained, train
 from .transformer import PRESETS, Config, Transformer
 
-# %% ../book/18_riga_di_comando.ipynb #e472495e
+# %% ../book/18_riga_di_comando.ipynb #071a48c3
 PRETRAINED = "mini"  # il modello usato quando non se ne indica un altro
 MICROLINGUA: dict[str, Any] = {
-    "vocab_size": 700, "max_steps": 1000, "max_tokens": 4096, "warmup": 400, "factor": 0.5, "valid_every": 100
+    "vocab_size": 700, "max_steps": 600, "max_tokens": 4096, "warmup": 300, "factor": 0.5, "valid_every": 100,
+    "dropout": 0.0, "smoothing": 0.0,
 }  # fmt: skip
 CORPUS: dict[str, Any] = {
-    "vocab_size": 16_000, "max_steps": 100_000, "max_tokens": 4096, "warmup": 4000, "factor": 1.0, "valid_every": 1000
+    "vocab_size": 16_000, "max_steps": 100_000, "max_tokens": 4096, "warmup": 4000, "factor": 1.0, "valid_every": 1000,
+    "dropout": None, "smoothing": 0.1,
 }  # fmt: skip
 
 # %% ../book/18_riga_di_comando.ipynb #e44b0230
@@ -58,7 +61,7 @@ def _vocabulary(args: argparse.Namespace, folder: Path, pairs: Iterator[Pair], v
     tokenizer.save(path)
     return tokenizer
 
-# %% ../book/18_riga_di_comando.ipynb #d0aeea58
+# %% ../book/18_riga_di_comando.ipynb #2f547304
 def _train(args: argparse.Namespace) -> None:
     started = time.perf_counter()
     device = _device(args.device)
@@ -68,7 +71,7 @@ def _train(args: argparse.Namespace) -> None:
         raise AnnotatedError(f"{folder}: contiene già un modello. Continualo con --resume o scegli un'altra --out.")
     defaults = CORPUS if args.data else MICROLINGUA
     options = {name: value if (value := getattr(args, name)) is not None else defaults[name] for name in defaults}
-    vocab_size = options.pop("vocab_size")
+    vocab_size, dropout = options.pop("vocab_size"), options.pop("dropout")
     if args.data:
         data = find_data(args.data)
         deque(read_pairs(data.valid), maxlen=0)  # un file sbagliato si rifiuta prima di cominciare
@@ -77,7 +80,7 @@ def _train(args: argparse.Namespace) -> None:
         training = load_corpus(data.train, tokenizer, max_len, folder / "data")
         validation = load_corpus([data.valid], tokenizer, max_len, folder / "data")
     else:
-        examples = _microlingua_pairs(30_000)
+        examples = _microlingua_pairs(200_000)
         tokenizer = _vocabulary(args, folder, iter(examples), vocab_size)
         training = encode_pairs(examples, tokenizer, max_len)
         validation = encode_pairs(_microlingua_pairs(500, seed=1), tokenizer, max_len)
@@ -87,7 +90,8 @@ def _train(args: argparse.Namespace) -> None:
         if corpus.skipped:
             _say(f"{name}: scartate {corpus.skipped:,} coppie più lunghe di {max_len} pezzi")
     torch.manual_seed(args.seed)
-    model = Transformer(Config.preset(args.config, tokenizer.vocab_size, norm_first=args.norm_first)).to(device)
+    changes = {"norm_first": args.norm_first} | ({} if dropout is None else {"dropout": dropout})
+    model = Transformer(Config.preset(args.config, tokenizer.vocab_size, **changes)).to(device)
     parameters = sum(p.numel() for p in model.parameters())
     ready = time.perf_counter() - started
     _say(f"{args.config}: {parameters:,} parametri, {len(training):,} coppie, {device}; pronto in {ready:.1f} s")
@@ -148,11 +152,18 @@ def _evaluate(args: argparse.Namespace) -> None:
     print(f"{args.pairs}: {len(pairs)} frasi, beam {args.beam}, alfa {args.alpha}")
     print(evaluate(hypotheses, [pair.target for pair in pairs]))
 
-# %% ../book/18_riga_di_comando.ipynb #dca97409
+# %% ../book/18_riga_di_comando.ipynb #f1479281
 def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) == 0:
         raise argparse.ArgumentTypeError(f"serve un intero positivo, non «{text}»")
     return int(text)
+
+
+def _share(text: str) -> float:
+    with suppress(ValueError):
+        if 0 <= float(text) < 1:
+            return float(text)
+    raise argparse.ArgumentTypeError(f"serve un numero fra 0 e 1, non «{text}»")
 
 # %% ../book/18_riga_di_comando.ipynb #f0f28852
 _ITALIAN = {  # le frasi di argparse, che parla inglese
@@ -176,7 +187,7 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"errore: {message}. Prova «{self.prog} --help».\n")
 
-# %% ../book/18_riga_di_comando.ipynb #85729579
+# %% ../book/18_riga_di_comando.ipynb #288701fc
 def make_parser() -> argparse.ArgumentParser:
     "I tre comandi e le loro opzioni."
     argparse._ = lambda text: _ITALIAN.get(text, text)  # type: ignore[attr-defined]
@@ -195,6 +206,8 @@ def make_parser() -> argparse.ArgumentParser:
     p.add_argument("--max-tokens", type=_positive, metavar="N", help="pezzi per lotto")
     p.add_argument("--warmup", type=_positive, metavar="N", help="passi di salita del learning rate")
     p.add_argument("--factor", type=float, metavar="X", help="moltiplica il learning rate")
+    p.add_argument("--dropout", type=_share, metavar="P", help="quota di uscite azzerate (predefinita: della forma)")
+    p.add_argument("--smoothing", type=_share, metavar="E", help="label smoothing")
     p.add_argument("--valid-every", type=_positive, metavar="N", help="passi fra due validazioni")
     p.add_argument("--seed", type=int, default=1, metavar="N", help="seme dei numeri casuali (predefinito: 1)")
     p.set_defaults(run=_train)

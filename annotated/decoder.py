@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from .layers import FeedForward, Residual
 from .multihead import MultiHeadAttention
 
-# %% ../book/08_decoder.ipynb #1e75f58a
+# %% ../book/08_decoder.ipynb #65d0205b
 class KVCache:
     """Chiavi e valori già calcolati dalla self-attention di un blocco del decoder.
 
@@ -23,10 +23,15 @@ class KVCache:
         self.buffers: list[Tensor] = []  # due tensori (R, h, max_len, d_k)
 
     def append(self, *keys_values: Tensor) -> tuple[Tensor, Tensor]:
-        "Accoda chiavi e valori (R, h, 1, d_k); rende le une e gli altri fin qui, (R, h, t, d_k)."
+        """Accoda chiavi e valori (R, h, n, d_k); rende le une e gli altri fin qui, (R, h, t, d_k).
+
+        Solleva `ValueError` se non c'è più posto.
+        """
         if not self.buffers:
             self.buffers = [x.new_empty(*x.shape[:2], self.max_len, x.size(-1)) for x in keys_values]
         start, self.length = self.length, self.length + keys_values[0].size(2)
+        if self.length > self.max_len:
+            raise ValueError(f"{self.length} posizioni in una cache di {self.max_len}.")
         for buffer, x in zip(self.buffers, keys_values, strict=True):
             buffer[:, :, start : self.length] = x
         K, V = (buffer[:, :, : self.length] for buffer in self.buffers)

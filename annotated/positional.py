@@ -21,7 +21,7 @@ def sinusoids(
     angles = positions / wavelengths  # (n, d_model / 2)
     return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2).float()
 
-# %% ../book/04_posizioni.ipynb #b971d9d1
+# %% ../book/04_posizioni.ipynb #4b08ad5a
 class PositionalEncoding(nn.Module):
     "Somma agli embedding la codifica sinusoidale; non ha parametri."
 
@@ -40,5 +40,8 @@ class PositionalEncoding(nn.Module):
         x: Tensor,  # embedding, (B, T, d_model)
         start: int = 0,  # la posizione del primo: diversa da 0 quando si decodifica una parola alla volta
     ) -> Tensor:  # (B, T, d_model)
-        "x + PE."
-        return x + self.table[start : start + x.size(1)]
+        "x + PE. Solleva `ValueError` se una posizione è oltre `max_len`."
+        end = start + x.size(1)
+        if end > len(self.table):
+            raise ValueError(f"{end} posizioni, la tabella ne ha {len(self.table)}: serve un max_len più grande.")
+        return x + self.table[start:end]
