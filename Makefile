@@ -1,6 +1,7 @@
 PYTHON ?= python3
 BIN = .venv/bin
-export OMP_NUM_THREADS = 1 # le uscite dei quaderni si confrontano: la somma dipende dal numero di thread
+# le uscite dei quaderni si confrontano, e una somma dipende dal numero di thread
+export OMP_NUM_THREADS = 1
 
 .PHONY: libro test quaderni
 
