@@ -25,10 +25,10 @@ from .tokenizer import Tokenizer
 from .training import TrainingConfig, load_model, load_pretrained, train
 from .transformer import PRESETS, Config, Transformer
 
-# %% ../book/18_riga_di_comando.ipynb #071a48c3
+# %% ../book/18_riga_di_comando.ipynb #ee3998c8
 PRETRAINED = "mini"  # il modello usato quando non se ne indica un altro
 MICROLINGUA: dict[str, Any] = {
-    "vocab_size": 700, "max_steps": 600, "max_tokens": 4096, "warmup": 300, "factor": 0.5, "valid_every": 100,
+    "vocab_size": 700, "max_steps": 600, "max_tokens": 4096, "warmup": 400, "factor": 0.35, "valid_every": 100,
     "dropout": 0.0, "smoothing": 0.0,
 }  # fmt: skip
 CORPUS: dict[str, Any] = {
