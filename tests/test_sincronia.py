@@ -1,5 +1,6 @@
 """`annotated/` deve essere esattamente ciò che i quaderni esportano."""
 
+import ast
 import shutil
 import subprocess
 import sys
@@ -19,3 +20,9 @@ def test_package_is_what_notebooks_export(tmp_path: Path) -> None:
     subprocess.run([Path(sys.executable).with_name("nbdev-export")], cwd=tmp_path, check=True)
     (tmp_path / "annotated" / "py.typed").touch()
     assert modules(tmp_path / "annotated") == modules(ROOT / "annotated")
+
+
+def test_every_module_says_what_it_is() -> None:
+    "nbdev prende la docstring dal riquadro sotto il titolo, e soltanto se la cella comincia con il titolo."
+    silent = [p.name for p in ROOT.glob("annotated/[!_]*.py") if not ast.get_docstring(ast.parse(p.read_text("utf-8")))]
+    assert not silent

@@ -46,7 +46,8 @@ def canonical(notebook: NotebookNode) -> NotebookNode:
     notebook.metadata = NotebookNode(METADATA)
     notebook.nbformat, notebook.nbformat_minor = 4, 5
     notebook.cells = [cell for cell in notebook.cells if "google.colab" not in cell.source]
-    notebook.cells.insert(1, colab_cell())
+    title = next(i for i, cell in enumerate(notebook.cells) if cell.source.startswith("# "))
+    notebook.cells.insert(title + 1, colab_cell())  # l'etichetta del capitolo sta in una cella sua, prima del titolo
     seen: set[str] = set()
     count = 0
     for cell in notebook.cells:
