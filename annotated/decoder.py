@@ -45,18 +45,12 @@ class KVCache:
             buffer[: len(rows), :, : self.length] = buffer[rows, :, : self.length]
         self.buffers = [buffer[: len(rows)] for buffer in self.buffers]
 
-# %% ../book/08_decoder.ipynb #6be42e83
+# %% ../book/08_decoder.ipynb #06903933
 class DecoderLayer(nn.Module):
     "Un blocco del decoder: self-attention causale, cross-attention, feed-forward (Vaswani 2017, §3.1)."
 
     def __init__(
-        self,
-        d_model: int,
-        d_ff: int,
-        h: int,
-        dropout: float,
-        norm_first: bool = False,
-        h_cross: int | None = None,  # teste della cross-attention; None = h
+        self, d_model: int, d_ff: int, h: int, dropout: float, norm_first: bool = False, h_cross: int | None = None
     ):
         super().__init__()
         self.self_attention = MultiHeadAttention(d_model, h)
@@ -79,9 +73,8 @@ class DecoderLayer(nn.Module):
         def self_attend(x: Tensor) -> Tensor:
             nonlocal self_weights
             keys_values = self.self_attention.keys_values(x)
-            if cache is not None:
-                keys_values = cache.append(*keys_values)
-            x, self_weights = self.self_attention(x, keys_values, mask, need_weights)
+            known = keys_values if cache is None else cache.append(*keys_values)
+            x, self_weights = self.self_attention(x, known, mask, need_weights)
             return x
 
         def cross_attend(x: Tensor) -> Tensor:
@@ -90,8 +83,7 @@ class DecoderLayer(nn.Module):
             out, cross_weights = self.cross_attention(queries, memory, memory_mask, need_weights)
             return out.reshape(x.shape)
 
-        x = self.residuals[0](x, self_attend)
-        x = self.residuals[1](x, cross_attend)
+        x = self.residuals[1](self.residuals[0](x, self_attend), cross_attend)
         return self.residuals[2](x, self.feed_forward), self_weights, cross_weights
 
 # %% ../book/08_decoder.ipynb #06e2ef34

@@ -5,11 +5,13 @@
 # %% auto #0
 __all__ = ['COLORS', 'QUERY', 'KEY', 'VALUE', 'setup']
 
-# %% ../book/99_figure.ipynb #39708d89
+# %% ../book/99_figure.ipynb #a30bc4b3
 from typing import Any
 
 import altair as alt
 import matplotlib.pyplot as plt
+import matplotlib.scale
+from matplotlib.ticker import ScalarFormatter
 
 # %% ../book/99_figure.ipynb #b8cbd29b
 COLORS = {  # Okabe e Ito: distinguibili anche da chi non vede il rosso o il verde
@@ -23,11 +25,16 @@ COLORS = {  # Okabe e Ito: distinguibili anche da chi non vede il rosso o il ver
 }
 QUERY, KEY, VALUE = COLORS["blu"], COLORS["arancio"], COLORS["verde"]  # gli stessi in tutto il libro
 
-# %% ../book/99_figure.ipynb #a1f2ef49
+# %% ../book/99_figure.ipynb #24cf124a
 def _show(spec: dict[str, Any], **metadata: Any) -> dict[str, Any]:
     version = spec["$schema"].rsplit("/v", 1)[1].split(".")[0]
     html = alt.renderers._plugins["html"](spec, **metadata)
     return {**html, f"application/vnd.vegalite.v{version}+json": spec, "text/plain": "grafico interattivo"}
+
+
+class _Formatter(ScalarFormatter):
+    def __call__(self, x: float, pos: int | None = None) -> str:
+        return super().__call__(x, pos).replace(".", ",")
 
 
 def setup() -> None:
@@ -39,6 +46,7 @@ def setup() -> None:
     from matplotlib_inline.backend_inline import set_matplotlib_formats
 
     set_matplotlib_formats("svg")
+    matplotlib.scale.ScalarFormatter = _Formatter  # type: ignore[attr-defined]  # gli assi nascono così, con la virgola
     plt.rcParams.update(
         {
             "axes.prop_cycle": plt.cycler(color=list(COLORS.values())),

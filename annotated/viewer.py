@@ -30,7 +30,7 @@ def _tokens(field: str, labels: list[str]) -> str:
 
 
 def attention_map(
-    weights: list[Tensor],  # un tensore (1, h, T, S) per strato, come li rende `Transformer.attention_weights`
+    weights: list[Tensor],  # un tensore (1, h, T, S) per strato, come li rende `attention_weights`
     queries: list[str],  # i T pezzi che guardano: le righe
     keys: list[str],  # gli S pezzi guardati: le colonne
     layer: int = 1,  # strato e testa mostrati all'inizio, da 1

@@ -97,7 +97,7 @@ def logits_from(model: Transformer, src: Tensor, x: Tensor, y: Tensor) -> Tensor
     mask = padding_mask(src, PAD)
     memory, _ = model.encoder(x, mask)
     out, _, _ = model.decoder(y, model.decoder.keys_values(memory), causal_mask(y.size(1)), mask)
-    return model.logits(out)
+    return model.embedding.logits(out)
 
 
 @pytest.mark.parametrize("norm_first", [False, True])
@@ -133,8 +133,8 @@ def test_permutation_equivariance_without_positions() -> None:
     torch.testing.assert_close(encoder(x[:, order])[0], encoder(x)[0][:, order])
     model = small_model()
     tokens = torch.arange(4, 13)[None]
-    with_positions = model.encoder(model.embed(tokens[:, order]))[0]
-    assert not torch.allclose(with_positions, model.encoder(model.embed(tokens))[0][:, order], atol=1e-3)
+    with_positions = model.encoder(model.embedding(tokens[:, order]))[0]
+    assert not torch.allclose(with_positions, model.encoder(model.embedding(tokens))[0][:, order], atol=1e-3)
 
 
 def test_attention_equals_torch() -> None:
@@ -148,9 +148,9 @@ def test_attention_equals_torch() -> None:
 
 def test_tied_embeddings() -> None:
     model = small_model()
-    logits = model.logits(torch.eye(D_MODEL)[:1])
+    logits = model.embedding.logits(torch.eye(D_MODEL)[:1])
     torch.testing.assert_close(logits[0], model.embedding.weight[:, 0])
-    x = model.embed(torch.tensor([[9]])) - model.positional(torch.zeros(1, 1, D_MODEL))
+    x = model.embedding(torch.tensor([[9]])) - model.embedding.positional(torch.zeros(1, 1, D_MODEL))
     torch.testing.assert_close(x[0, 0], model.embedding.weight[9] * D_MODEL**0.5)
     assert sum(p.numel() == 50 * D_MODEL for p in model.parameters()) == 1
 

@@ -11,6 +11,7 @@ import torch
 from annotated import load_pretrained, translate
 from annotated.common import BOS, EOS
 from annotated.figures import COLORS
+from annotated.transformer import attention_weights
 
 OUTPUT = Path(__file__).resolve().parent.parent / "book" / "_static" / "copertina.svg"
 SENTENCES = [f"The animal didn't cross the street because it was too {cue}." for cue in ("tired", "wide")]
@@ -23,7 +24,7 @@ def main() -> None:
     for ax, sentence in zip(axes, SENTENCES, strict=True):
         [translation] = translate(model, tokenizer, [sentence])
         source, target = tokenizer.encode([sentence, translation])
-        weights = model.attention_weights(torch.tensor([[*source, EOS]]), torch.tensor([[BOS, *target[:-1]]]))
+        weights = attention_weights(model, torch.tensor([[*source, EOS]]), torch.tensor([[BOS, *target[:-1]]]))
         ax.imshow(weights.cross[-1][0].mean(dim=0)[:, :-1], cmap="Blues", vmin=0, vmax=1)
         english, italian = ([p.strip("▁") for p in tokenizer.pieces(ids)] for ids in (source, target))
         ax.set_xticks(range(len(english)), english, rotation=90)
