@@ -5,42 +5,46 @@
 # %% auto #0
 __all__ = ['PRETRAINED', 'MICROLINGUA', 'CORPUS', 'make_parser', 'main']
 
-# %% ../book/18_riga_di_comando.ipynb #dec2c08a
+# %% ../book/18_riga_di_comando.ipynb #590205ae
 import argparse
+import os
 import sys
 import time
 from collections import deque
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
+import torch.distributed as dist
 
 from .common import AnnotatedError, atomic_write
-from .data import Pair, encode_pairs, find_data, load_corpus, read_lines, read_pairs
+from .data import Corpus, Pair, encode_pairs, find_data, load_corpus, read_lines, read_pairs
 from .decoding import encode_sources, translate
+from .engine import world
 from .evaluation import evaluate
 from .microlingua import generate
 from .tokenizer import Tokenizer
 from .training import TrainingConfig, load_model, load_pretrained, train
 from .transformer import PRESETS, Config, Transformer
 
-# %% ../book/18_riga_di_comando.ipynb #ee3998c8
+# %% ../book/18_riga_di_comando.ipynb #e5461939
 PRETRAINED = "mini"  # il modello usato quando non se ne indica un altro
 MICROLINGUA: dict[str, Any] = {
     "vocab_size": 700, "max_steps": 600, "max_tokens": 4096, "warmup": 400, "factor": 0.35, "valid_every": 100,
-    "dropout": 0.0, "smoothing": 0.0,
+    "dropout": 0.0, "smoothing": 0.0, "average": 1,
 }  # fmt: skip
 CORPUS: dict[str, Any] = {
     "vocab_size": 16_000, "max_steps": 100_000, "max_tokens": 4096, "warmup": 4000, "factor": 1.0, "valid_every": 1000,
-    "dropout": None, "smoothing": 0.1,
+    "dropout": None, "smoothing": 0.1, "average": 5,
 }  # fmt: skip
 
-# %% ../book/18_riga_di_comando.ipynb #e44b0230
+# %% ../book/18_riga_di_comando.ipynb #1a7342aa
 def _say(message: str) -> None:
-    print(message, file=sys.stderr, flush=True)
+    if world()[0] == 0:  # con più processi parla uno solo
+        print(message, file=sys.stderr, flush=True)
 
 
 def _device(name: str) -> torch.device:
@@ -49,24 +53,80 @@ def _device(name: str) -> torch.device:
     except (RuntimeError, AssertionError) as error:
         raise AnnotatedError(f"--device {name}: non disponibile su questa macchina. Usa --device cpu.") from error
 
-# %% ../book/18_riga_di_comando.ipynb #db4c064f
+# %% ../book/18_riga_di_comando.ipynb #5be50762
 def _microlingua_pairs(n: int, seed: int = 0, held_out: bool = False) -> list[Pair]:
     return [Pair(example.en, example.it) for example in generate(n, seed, held_out)]
 
 
 def _vocabulary(args: argparse.Namespace, folder: Path, pairs: Iterator[Pair], vocab_size: int) -> Tokenizer:
     path = folder / "tokenizer.model"
-    if args.resume and path.exists():
+    if path.exists() and (args.resume or world()[0] > 0):
         return Tokenizer.load(path)
     _say(f"vocabolario: imparo {vocab_size} pezzi…")
     tokenizer = Tokenizer.train((sentence for pair in pairs for sentence in pair), vocab_size)
     tokenizer.save(path)
     return tokenizer
 
-# %% ../book/18_riga_di_comando.ipynb #2f547304
+# %% ../book/18_riga_di_comando.ipynb #afaf3607
+def _check_sources(files: list[Path], repeat: dict[str, int]) -> None:
+    known = {line.split("\t", 1)[0] for path in files for line in read_lines(path)} if repeat else set()
+    for name in repeat:
+        if name not in known:
+            raise AnnotatedError(f"--repeat {name}: nei dati non c'è questa fonte. Ci sono: {', '.join(sorted(known))}.")
+
+
+def _corpora(
+    args: argparse.Namespace, folder: Path, vocab_size: int, max_len: int
+) -> tuple[Tokenizer, Corpus, Corpus]:  # vocabolario, addestramento, validazione
+    if not args.data:
+        examples = _microlingua_pairs(200_000)
+        tokenizer = _vocabulary(args, folder, iter(examples), vocab_size)
+        validation = encode_pairs(_microlingua_pairs(500, seed=1), tokenizer, max_len)
+        return tokenizer, encode_pairs(examples, tokenizer, max_len), validation
+    data, repeat = find_data(args.data), dict(args.repeat)
+    deque(read_pairs(data.valid), maxlen=0)  # un file sbagliato si rifiuta prima di cominciare
+    _check_sources(data.train, repeat)
+    pairs = (pair for path in data.train for pair in read_pairs(path, repeat))
+    tokenizer = _vocabulary(args, folder, pairs, vocab_size)
+    training = load_corpus(data.train, tokenizer, max_len, folder / "data", repeat)
+    return tokenizer, training, load_corpus([data.valid], tokenizer, max_len, folder / "data")
+
+# %% ../book/18_riga_di_comando.ipynb #670e85a6
+@contextmanager
+def _processes(name: str) -> Iterator[torch.device]:
+    "Il dispositivo di questo processo; sotto `torchrun` mette i processi in comunicazione."
+    device = _device(name)
+    if "RANK" not in os.environ:
+        yield device
+        return
+    if device.type == "cuda":
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    try:
+        yield device
+    finally:
+        dist.destroy_process_group()
+
+
+@contextmanager
+def _first_alone() -> Iterator[None]:
+    "Il primo processo entra da solo; gli altri quando ha finito."
+    rank, size = world()
+    if rank > 0:
+        dist.barrier()
+    yield
+    if rank == 0 and size > 1:
+        dist.barrier()
+
+# %% ../book/18_riga_di_comando.ipynb #735857f9
 def _train(args: argparse.Namespace) -> None:
+    with _processes(args.device) as device:
+        _train_on(device, args)
+
+
+def _train_on(device: torch.device, args: argparse.Namespace) -> None:
     started = time.perf_counter()
-    device = _device(args.device)
     max_len = Config.preset(args.config, vocab_size=1).max_len  # un nome sbagliato si scopre subito
     folder = args.out or Path("runs") / args.config
     if (folder / "model.safetensors").exists() and not args.resume:
@@ -74,18 +134,8 @@ def _train(args: argparse.Namespace) -> None:
     defaults = CORPUS if args.data else MICROLINGUA
     options = {name: value if (value := getattr(args, name)) is not None else defaults[name] for name in defaults}
     vocab_size, dropout = options.pop("vocab_size"), options.pop("dropout")
-    if args.data:
-        data = find_data(args.data)
-        deque(read_pairs(data.valid), maxlen=0)  # un file sbagliato si rifiuta prima di cominciare
-        pairs = (pair for path in data.train for pair in read_pairs(path))
-        tokenizer = _vocabulary(args, folder, pairs, vocab_size)
-        training = load_corpus(data.train, tokenizer, max_len, folder / "data")
-        validation = load_corpus([data.valid], tokenizer, max_len, folder / "data")
-    else:
-        examples = _microlingua_pairs(200_000)
-        tokenizer = _vocabulary(args, folder, iter(examples), vocab_size)
-        training = encode_pairs(examples, tokenizer, max_len)
-        validation = encode_pairs(_microlingua_pairs(500, seed=1), tokenizer, max_len)
+    with _first_alone():
+        tokenizer, training, validation = _corpora(args, folder, vocab_size, max_len)
     for name, corpus in (("addestramento", training), ("validazione", validation)):
         if not len(corpus):
             raise AnnotatedError(f"{args.data}: nessuna coppia di {name} entra in {max_len} pezzi. Dividi le frasi.")
@@ -97,15 +147,21 @@ def _train(args: argparse.Namespace) -> None:
     parameters = sum(p.numel() for p in model.parameters())
     ready = time.perf_counter() - started
     _say(f"{args.config}: {parameters:,} parametri, {len(training):,} coppie, {device}; pronto in {ready:.1f} s")
-    config = TrainingConfig(**options, seed=args.seed)
-    train(model, tokenizer, training, validation, config, folder, args.resume)
+    automatic = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+    bf16 = automatic if args.bf16 is None else args.bf16
+    others = {name: getattr(args, name) for name in ("patience", "compiled", "tensorboard", "seed")}
+    train(model, tokenizer, training, validation, TrainingConfig(**options, **others, bf16=bf16), folder, args.resume)
     if not args.data:
-        model, tokenizer = load_model(folder, device)
-        unseen = _microlingua_pairs(500, held_out=True)
-        hypotheses = translate(model, tokenizer, [pair.source for pair in unseen])
-        scores = evaluate(hypotheses, [pair.target for pair in unseen])
-        _say(f"coppie di nomi mai viste insieme: {scores.exact:.1%} di frasi tradotte esattamente")
+        _measure_unseen(folder, device)
     _say(f'fatto in {time.perf_counter() - started:.0f} s. Prova: annotated translate --model {folder} "The animal …"')
+
+
+def _measure_unseen(folder: Path, device: torch.device) -> None:
+    model, tokenizer = load_model(folder, device)
+    unseen = _microlingua_pairs(500, held_out=True)
+    hypotheses = translate(model, tokenizer, [pair.source for pair in unseen])
+    scores = evaluate(hypotheses, [pair.target for pair in unseen])
+    _say(f"coppie di nomi mai viste insieme: {scores.exact:.1%} di frasi tradotte esattamente")
 
 # %% ../book/18_riga_di_comando.ipynb #38594576
 def _chunks(lines: Iterator[str], size: int = 1000) -> Iterator[tuple[int, list[str]]]:
@@ -154,11 +210,18 @@ def _evaluate(args: argparse.Namespace) -> None:
     print(f"{args.pairs}: {len(pairs)} frasi, beam {args.beam}, alfa {args.alpha}")
     print(evaluate(hypotheses, [pair.target for pair in pairs]))
 
-# %% ../book/18_riga_di_comando.ipynb #f1479281
+# %% ../book/18_riga_di_comando.ipynb #b126bbfd
 def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) == 0:
         raise argparse.ArgumentTypeError(f"serve un intero positivo, non «{text}»")
     return int(text)
+
+
+def _repetition(text: str) -> tuple[str, int]:
+    name, _, times = text.partition("=")
+    if not name or not times.isdecimal():
+        raise argparse.ArgumentTypeError(f"serve FONTE=N, per esempio tatoeba=8, non «{text}»")
+    return name, int(times)
 
 
 def _share(text: str) -> float:
@@ -189,7 +252,7 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"errore: {message}. Prova «{self.prog} --help».\n")
 
-# %% ../book/18_riga_di_comando.ipynb #288701fc
+# %% ../book/18_riga_di_comando.ipynb #78e021d1
 def make_parser() -> argparse.ArgumentParser:
     "I tre comandi e le loro opzioni."
     argparse._ = lambda text: _ITALIAN.get(text, text)  # type: ignore[attr-defined]
@@ -211,6 +274,12 @@ def make_parser() -> argparse.ArgumentParser:
     p.add_argument("--dropout", type=_share, metavar="P", help="quota di uscite azzerate (predefinita: della forma)")
     p.add_argument("--smoothing", type=_share, metavar="E", help="label smoothing")
     p.add_argument("--valid-every", type=_positive, metavar="N", help="passi fra due validazioni")
+    p.add_argument("--average", type=_positive, metavar="N", help="il modello è la media degli ultimi N checkpoint")
+    p.add_argument("--patience", type=_positive, metavar="N", help="si ferma dopo N validazioni senza migliorare")
+    p.add_argument("--repeat", type=_repetition, action="append", default=[], metavar="FONTE=N", help="usa una fonte N volte; 0 = mai")
+    p.add_argument("--bf16", action=argparse.BooleanOptionalAction, help="bfloat16 (predefinito: se la GPU lo ha)")
+    p.add_argument("--compile", dest="compiled", action="store_true", help="usa torch.compile")
+    p.add_argument("--tensorboard", action="store_true", help="scrive il diario anche per TensorBoard")
     p.add_argument("--seed", type=int, default=1, metavar="N", help="seme dei numeri casuali (predefinito: 1)")
     p.set_defaults(run=_train)
 
@@ -233,7 +302,7 @@ def make_parser() -> argparse.ArgumentParser:
         p.add_argument("--device", default=device, help=f"cpu o cuda (predefinito: {device})")
     return parser
 
-# %% ../book/18_riga_di_comando.ipynb #1115f465
+# %% ../book/18_riga_di_comando.ipynb #9110b357
 def main(
     argv: list[str] | None = None,  # gli argomenti; None = quelli della riga di comando
 ) -> int:  # 0 se è andata bene, 1 se i dati o il comando sono sbagliati, 130 se interrotto
@@ -244,7 +313,7 @@ def main(
     except AnnotatedError as error:
         _say(f"errore: {error}")
         return 1
-    except KeyboardInterrupt:
-        _say("interrotto. Ciò che era salvato resta.")
+    except KeyboardInterrupt as stop:
+        _say(f"interrotto: {stop or 'ciò che era salvato resta'}.")
         return 130
     return 0

@@ -24,7 +24,7 @@ def weight_table(
         for j, weight in enumerate(row)
     ]
 
-# %% ../book/17_vedere.ipynb #4bbde7a4
+# %% ../book/17_vedere.ipynb #50431b29
 def _tokens(field: str, labels: list[str]) -> str:
     return f"{json.dumps(labels, ensure_ascii=False)}[{field}]"
 
