@@ -48,6 +48,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                 'annotated.data.Corpus.batch': ('dati.html#corpus.batch', 'annotated/data.py'),
                                 'annotated.data.DataFolder': ('dati.html#datafolder', 'annotated/data.py'),
                                 'annotated.data.Pair': ('dati.html#pair', 'annotated/data.py'),
+                                'annotated.data._cached': ('dati.html#_cached', 'annotated/data.py'),
                                 'annotated.data.encode_pairs': ('dati.html#encode_pairs', 'annotated/data.py'),
                                 'annotated.data.find_data': ('dati.html#find_data', 'annotated/data.py'),
                                 'annotated.data.load_corpus': ('dati.html#load_corpus', 'annotated/data.py'),

@@ -186,7 +186,17 @@ def find_data(folder: str | Path) -> DataFolder:
         raise AnnotatedError(f"{folder}: manca {missing}. Servono train*.tsv e valid.tsv (anche compressi in .xz).")
     return DataFolder(train, valid[0])
 
-# %% ../book/12_dati.ipynb #1644c6ce
+# %% ../book/12_dati.ipynb #6fe194b6
+def _cached(folder: Path, vocab_size: int) -> Corpus | None:
+    try:
+        tokens, offsets = (np.load(folder / f"{name}.npy", mmap_mode="r") for name in ("tokens", "offsets"))
+        corpus = Corpus(tokens, offsets, json.loads((folder / "info.json").read_text("utf-8"))["skipped"])
+        sound = offsets[0] == 0 and offsets[-1] == len(tokens) and corpus.lengths.min(initial=1) > 0
+        return corpus if sound and tokens.max(initial=0) < vocab_size else None
+    except Exception:  # un file rovinato può far sollevare di tutto
+        return None
+
+# %% ../book/12_dati.ipynb #67483910
 FORMAT = 1  # cambia quando cambia ciò che sta nei file della cache
 
 
@@ -199,20 +209,20 @@ def load_corpus(
 ) -> Corpus:
     """Come `encode_pairs` sui `files`, ma la seconda volta legge il risultato dal disco, senza caricarlo in memoria.
 
-    La cache vale per gli stessi dati e gli stessi argomenti: se cambiano, si rifà.
+    La cache vale per gli stessi dati e gli stessi argomenti: se cambiano, o se è rovinata, si rifà.
     """
     key = hashlib.sha256(f"{FORMAT}/{tokenizer.fingerprint}/{max_len}/{sorted((repeat or {}).items())}".encode())
     for path in files:
         with open(path, "rb") as file:
             key.update(hashlib.file_digest(file, "sha256").digest())
     folder = cache / key.hexdigest()[:16]
-    if not (folder / "info.json").exists():
-        pairs = (pair for path in files for pair in read_pairs(path, repeat))
-        corpus = encode_pairs(pairs, tokenizer, max_len, progress=True)
-        for name in ("tokens", "offsets"):
-            with atomic_write(folder / f"{name}.npy") as file:
-                np.save(file, getattr(corpus, name), allow_pickle=False)
-        with atomic_write(folder / "info.json") as file:  # per ultimo: la sua presenza dice che il resto è intero
-            file.write(json.dumps({"skipped": corpus.skipped}).encode())
-    tokens, offsets = (np.load(folder / f"{name}.npy", mmap_mode="r") for name in ("tokens", "offsets"))
-    return Corpus(tokens, offsets, json.loads((folder / "info.json").read_text("utf-8"))["skipped"])
+    if corpus := _cached(folder, tokenizer.vocab_size):
+        return corpus
+    pairs = (pair for path in files for pair in read_pairs(path, repeat))
+    corpus = encode_pairs(pairs, tokenizer, max_len, progress=True)
+    for name in ("tokens", "offsets"):
+        with atomic_write(folder / f"{name}.npy") as file:
+            np.save(file, getattr(corpus, name), allow_pickle=False)
+    with atomic_write(folder / "info.json") as file:
+        file.write(json.dumps({"skipped": corpus.skipped}).encode())
+    return corpus

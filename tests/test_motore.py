@@ -1,0 +1,233 @@
+"""Il motore: gradienti che non dipendono da come si divide il lavoro, e addestramenti che non perdono nulla."""
+
+import contextlib
+import io
+import json
+import multiprocessing
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from annotated import AnnotatedError, Config, Transformer
+from annotated.data import Corpus, Pair, encode_pairs, load_corpus, read_pairs
+from annotated.engine import Objective, train_step, vocabulary_loss
+from annotated.microlingua import generate
+from annotated.optim import translation_loss
+from annotated.tokenizer import Tokenizer
+from annotated.training import TrainingConfig, load_model, load_state, make_optimizer, save_model, train
+
+SHAPE = {"d_model": 32, "d_ff": 64, "h": 2, "N": 1, "max_len": 64}
+SHORT = TrainingConfig(max_steps=40, max_tokens=256, warmup=20, valid_every=5, average=3)
+BIN = Path(sys.executable).parent
+fork = multiprocessing.get_context("fork")  # i figli non devono reimportare torch
+
+
+@pytest.fixture(scope="module")
+def setting() -> tuple[Tokenizer, Corpus, Corpus]:
+    torch.set_num_threads(1)
+    pairs = [Pair(e.en, e.it) for e in generate(600)]
+    tokenizer = Tokenizer.train((s for pair in pairs for s in pair), 400)
+    return tokenizer, encode_pairs(pairs[:560], tokenizer, 64), encode_pairs(pairs[560:], tokenizer, 64)
+
+
+def gradients(model: Transformer, objective: Objective, batch: tuple[torch.Tensor, ...], parts: int) -> torch.Tensor:
+    train_step(objective, torch.optim.SGD(model.parameters()), batch, 0.0, parts)  # type: ignore[arg-type]
+    return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+
+
+def test_accumulated_gradients_equal_one_large_batch(setting: tuple[Tokenizer, Corpus, Corpus]) -> None:
+    tokenizer, corpus, _ = setting
+    torch.manual_seed(0)
+    model = Transformer(Config(tokenizer.vocab_size, dropout=0.0, **SHAPE))
+    batch = corpus.batch(corpus.lengths.sum(axis=1).argsort()[::20])  # lunghezze molto diverse
+    objective = Objective(model, 0.1)
+    whole = gradients(model, objective, batch, 1)
+    for parts in (2, 3, len(batch.src)):
+        assert (gradients(model, objective, batch, parts) - whole).abs().max() < 1e-6
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("rows", [1, 5, 4096])
+def test_vocabulary_loss_equals_the_loss_on_logits(smoothing: float, rows: int) -> None:
+    x, weight = torch.randn(3, 7, 16, requires_grad=True), torch.randn(50, 16, requires_grad=True)
+    targets = torch.randint(0, 50, (3, 7))  # anche PAD
+    expected = translation_loss(x @ weight.T, targets, smoothing)
+    loss = vocabulary_loss(x, weight, targets, smoothing, rows)
+    torch.testing.assert_close(loss, expected)
+    for ours, theirs in zip(*(torch.autograd.grad(y, (x, weight)) for y in (loss, expected)), strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def run(setting: tuple[Tokenizer, Corpus, Corpus], folder: Path, config: TrainingConfig = SHORT) -> None:
+    tokenizer, training, validation = setting
+    torch.manual_seed(1)
+    model = Transformer(Config(tokenizer.vocab_size, **SHAPE))
+    with contextlib.redirect_stderr(io.StringIO()), contextlib.suppress(KeyboardInterrupt):
+        train(model, tokenizer, training, validation, config, folder, resume=True)
+
+
+def start(setting: tuple[Tokenizer, Corpus, Corpus], folder: Path) -> multiprocessing.Process:
+    child = fork.Process(target=run, args=(setting, folder))
+    child.start()
+    return child  # type: ignore[return-value]
+
+
+def test_kill_at_random_moments(setting: tuple[Tokenizer, Corpus, Corpus], tmp_path: Path) -> None:
+    "Ucciso venti volte a caso, e ogni volta ripreso, l'addestramento dà lo stesso modello, bit per bit."
+    run(setting, tmp_path / "intero")
+    random.seed(0)
+    began, kills = time.perf_counter(), 0
+    while kills < 20:
+        child = start(setting, tmp_path / "ucciso")
+        time.sleep(random.uniform(0.05, 0.6))
+        assert child.pid
+        os.kill(child.pid, signal.SIGKILL)
+        child.join()
+        kills += child.exitcode == -signal.SIGKILL
+        if child.exitcode == 0:  # finito prima del colpo: si ricomincia da capo
+            assert weights(tmp_path / "ucciso") == weights(tmp_path / "intero")
+            for path in sorted((tmp_path / "ucciso").glob("*")):
+                path.unlink()
+        assert time.perf_counter() - began < 120
+    run(setting, tmp_path / "ucciso")
+    assert weights(tmp_path / "ucciso") == weights(tmp_path / "intero")
+
+
+def weights(folder: Path) -> bytes:
+    return (folder / "model.safetensors").read_bytes()
+
+
+def test_sigterm_saves_and_resumes(setting: tuple[Tokenizer, Corpus, Corpus], tmp_path: Path) -> None:
+    run(setting, tmp_path / "intero")
+    child = start(setting, tmp_path / "fermato")
+    while not (tmp_path / "fermato" / "state.safetensors").exists():
+        time.sleep(0.01)
+    assert child.pid
+    os.kill(child.pid, signal.SIGTERM)
+    child.join(30)
+    assert child.exitcode == 0
+    tokenizer, _, _ = setting
+    model = Transformer(Config(tokenizer.vocab_size, **SHAPE))
+    step = load_state(tmp_path / "fermato" / "state.safetensors", model, make_optimizer(model), tokenizer)["step"]
+    assert 5 <= step < 40
+    run(setting, tmp_path / "fermato")
+    assert weights(tmp_path / "fermato") == weights(tmp_path / "intero")
+
+
+def test_nan_keeps_the_last_good_state(setting: tuple[Tokenizer, Corpus, Corpus], tmp_path: Path) -> None:
+    run(setting, tmp_path, replace(SHORT, max_steps=10))
+    good = (tmp_path / "state.safetensors").read_bytes()
+    with pytest.raises(AnnotatedError, match="non è più un numero"):
+        run(setting, tmp_path, replace(SHORT, factor=1e30))
+    assert (tmp_path / "state.safetensors").read_bytes() == good
+
+
+@pytest.mark.parametrize("change", [{"seed": 2}, {"max_tokens": 128}])
+def test_resume_refuses_another_stream(
+    setting: tuple[Tokenizer, Corpus, Corpus], tmp_path: Path, change: dict[str, int]
+) -> None:
+    run(setting, tmp_path, replace(SHORT, max_steps=5))
+    with pytest.raises(AnnotatedError, match="Riprendilo così"):
+        run(setting, tmp_path, replace(SHORT, **change))  # type: ignore[arg-type]
+
+
+def test_patience_stops_early(setting: tuple[Tokenizer, Corpus, Corpus], tmp_path: Path) -> None:
+    run(setting, tmp_path, replace(SHORT, max_steps=1000, factor=0.0, average=1, patience=2))
+    log = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in log if "valid_loss" in row] == [5, 10, 15]  # learning rate nullo: non migliora mai
+
+
+def test_two_processes_equal_one(tmp_path: Path) -> None:
+    "Con torchrun e due processi (gloo) le perdite sono quelle di un processo solo."
+    for name, n, held_out in (("train", 400, False), ("valid", 40, True)):
+        lines = [f"prova\t{e.en}\t{e.it}\n" for e in generate(n, held_out=held_out)]
+        (tmp_path / f"{name}.tsv").write_text("".join(lines), "utf-8")
+    options = f"train --data {tmp_path} --vocab-size 400 --max-steps 20 --max-tokens 300 --valid-every 10 --warmup 20"
+    options += " --factor 0.3 --dropout 0 --device cpu"
+    logs = []
+    for size in (1, 2):
+        launch = f"{BIN / 'torchrun'} --standalone --nproc-per-node {size} --no-python {BIN / 'annotated'}"
+        command = f"{launch} {options} --out {tmp_path / str(size)}".split()
+        subprocess.run(command, check=True, capture_output=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+        logs.append([json.loads(row) for row in (tmp_path / str(size) / "log.jsonl").read_text().splitlines()])
+    for one, two in zip(*logs, strict=True):
+        for key in one.keys() - {"tokens_per_second"}:
+            assert two[key] == pytest.approx(one[key], rel=1e-3)
+
+
+def damaged(data: bytes, rng: random.Random) -> bytes:
+    "Gli stessi byte con un guasto a caso: un taglio, qualche byte cambiato, un pezzo ripetuto."
+    at = rng.randrange(len(data))
+    match rng.randrange(3):
+        case 0:
+            return data[:at]
+        case 1:
+            changed = bytearray(data)
+            for _ in range(rng.randint(1, 8)):
+                changed[rng.randrange(min(len(data), 2000))] = rng.randrange(256)
+            return bytes(changed)
+        case _:
+            return data[:at] + data[max(0, at - 50) :]
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.model", "model.safetensors", "state.safetensors"])
+def test_damaged_model_files(setting: tuple[Tokenizer, Corpus, Corpus], tmp_path: Path, name: str) -> None:
+    "Un file guasto si carica (se il guasto non si vede) o si rifiuta con `AnnotatedError`: nient'altro."
+    tokenizer, _, _ = setting
+    run(setting, tmp_path, replace(SHORT, max_steps=5))
+    whole, rng, refused = (tmp_path / name).read_bytes(), random.Random(0), 0
+    for _ in range(150):
+        (tmp_path / name).write_bytes(damaged(whole, rng))
+        try:
+            if name == "state.safetensors":
+                model = Transformer(Config(tokenizer.vocab_size, **SHAPE))
+                load_state(tmp_path / name, model, make_optimizer(model), tokenizer)
+            else:
+                load_model(tmp_path)
+        except AnnotatedError as error:
+            refused += 1
+            assert "\n" not in str(error)
+    assert refused > 50
+
+
+def test_damaged_text_files(tmp_path: Path) -> None:
+    text = "".join(f"prova\t{e.en}\t{e.it}\n" for e in generate(100)).encode()
+    rng, path, refused = random.Random(0), tmp_path / "train.tsv", 0
+    for _ in range(200):
+        path.write_bytes(damaged(text, rng))
+        try:
+            for pair in read_pairs(path):
+                assert pair.source and pair.target
+        except AnnotatedError as error:
+            refused += 1
+            assert "riga" in str(error) or "vuoto" in str(error)
+    assert refused > 50
+
+
+@pytest.mark.parametrize("name", ["tokens.npy", "offsets.npy", "info.json"])
+def test_damaged_cache_is_rebuilt(setting: tuple[Tokenizer, Corpus, Corpus], tmp_path: Path, name: str) -> None:
+    tokenizer, _, _ = setting
+    path, rng = tmp_path / "train.tsv", random.Random(0)
+    path.write_text("".join(f"prova\t{e.en}\t{e.it}\n" for e in generate(100)), "utf-8")
+    expected = load_corpus([path], tokenizer, 64, tmp_path / "cache")
+    [stored] = (tmp_path / "cache").glob(f"*/{name}")
+    whole = stored.read_bytes()
+    for _ in range(40):
+        stored.write_bytes(whole[: rng.randrange(len(whole))])
+        corpus = load_corpus([path], tokenizer, 64, tmp_path / "cache")
+        assert np.array_equal(corpus.tokens, expected.tokens) and np.array_equal(corpus.offsets, expected.offsets)
+
+
+def test_save_model_is_atomic(setting: tuple[Tokenizer, Corpus, Corpus], tmp_path: Path) -> None:
+    tokenizer, _, _ = setting
+    save_model(tmp_path, Transformer(Config(tokenizer.vocab_size, **SHAPE)), tokenizer)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["config.json", "model.safetensors", "tokenizer.model"]
