@@ -6,5 +6,15 @@ const options = {
 };
 for (const script of document.querySelectorAll("script.vega-lite-spec")) {
   const target = document.getElementById(script.dataset.target);
-  vegaEmbed(target, JSON.parse(script.textContent), options).catch((error) => { target.textContent = String(error); });
+  vegaEmbed(target, JSON.parse(script.textContent), options).then(comma.bind(null, target)).catch((error) => {
+    target.textContent = String(error);
+  });
+}
+// il valore accanto a un cursore lo scrive Vega, sempre con il punto
+function comma(target) {
+  for (const value of target.querySelectorAll(".vega-bind input[type=range] + *")) {
+    new MutationObserver(() => {
+      if (value.textContent.includes(".")) value.textContent = value.textContent.replace(".", ",");
+    }).observe(value, { childList: true, characterData: true, subtree: true });
+  }
 }
