@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['PRETRAINED', 'MICROLINGUA', 'CORPUS', 'make_parser', 'main']
 
-# %% ../book/18_riga_di_comando.ipynb #99bc31a4
+# %% ../book/18_riga_di_comando.ipynb #d7091b17
 import argparse
 import os
 import sys
@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
 from typing import Any, NoReturn
@@ -23,7 +24,7 @@ import torch.distributed as dist
 from .common import AnnotatedError, atomic_write
 from .corpora import CORPORA, download
 from .data import Corpus, Pair, encode_pairs, find_data, load_corpus, read_lines, read_pairs
-from .decoding import encode_sources, translate
+from .decoding import PRECISIONS, encode_sources, translate, with_precision
 from .engine import world
 from .evaluation import evaluate
 from .microlingua import generate
@@ -164,7 +165,15 @@ def _measure_unseen(folder: Path, device: torch.device) -> None:
     scores = evaluate(hypotheses, [pair.target for pair in unseen])
     _say(f"coppie di nomi mai viste insieme: {scores.exact:.1%} di frasi tradotte esattamente")
 
-# %% ../book/18_riga_di_comando.ipynb #38594576
+# %% ../book/18_riga_di_comando.ipynb #9862deba
+def _model(args: argparse.Namespace) -> tuple[Transformer, Tokenizer]:
+    device = _device(args.device)
+    if args.precision == "int8" and device.type != "cpu":
+        raise AnnotatedError("--precision int8: solo su CPU. Aggiungi --device cpu, o usa bf16.")
+    model, tokenizer = load_pretrained(args.model, device)
+    return with_precision(model, args.precision), tokenizer
+
+
 def _chunks(lines: Iterator[str], size: int = 1000) -> Iterator[tuple[int, list[str]]]:
     "Le righe a gruppi, ciascuno con il numero della sua prima riga: la memoria non cresce con il file."
     first = 1
@@ -176,8 +185,7 @@ def _chunks(lines: Iterator[str], size: int = 1000) -> Iterator[tuple[int, list[
 def _translate(args: argparse.Namespace) -> None:
     if args.text is not None and args.input:
         raise AnnotatedError("o una frase o --input, non tutti e due.")
-    device = _device(args.device)
-    model, tokenizer = load_pretrained(args.model, device)
+    model, tokenizer = _model(args)
     origin = "standard input"
     lines: Iterator[str] = (line.rstrip("\n") for line in sys.stdin)
     if args.text is not None:
@@ -201,11 +209,10 @@ def _translate(args: argparse.Namespace) -> None:
         for text in translations():
             print(text, flush=True)
 
-# %% ../book/18_riga_di_comando.ipynb #5f77ca58
+# %% ../book/18_riga_di_comando.ipynb #7329bd3e
 def _evaluate(args: argparse.Namespace) -> None:
-    device = _device(args.device)
     pairs = list(read_pairs(args.pairs))
-    model, tokenizer = load_pretrained(args.model, device)
+    model, tokenizer = _model(args)
     sources = [pair.source for pair in pairs]
     hypotheses = translate(model, tokenizer, sources, args.beam, args.alpha, progress=True, origin=str(args.pairs))
     print(f"{args.pairs}: {len(pairs)} frasi, beam {args.beam}, alfa {args.alpha}")
@@ -257,11 +264,12 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"errore: {message}. Prova «{self.prog} --help».\n")
 
-# %% ../book/18_riga_di_comando.ipynb #4a7aa465
+# %% ../book/18_riga_di_comando.ipynb #7df3a6d0
 def make_parser() -> argparse.ArgumentParser:
     "I comandi e le loro opzioni."
     argparse._ = lambda text: _ITALIAN.get(text, text)  # type: ignore[attr-defined]
     parser = _Parser(prog="annotated", description="Il Transformer annotato: addestra, traduce, valuta.")
+    parser.add_argument("--version", action="version", version=f"annotated {version('annotated')}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="comando", title="comandi")
     device = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -308,6 +316,7 @@ def make_parser() -> argparse.ArgumentParser:
         p.add_argument("--model", default=PRETRAINED, metavar="NOME", help=f"cartella o nome (predefinito: {PRETRAINED})")
         p.add_argument("--beam", type=_positive, default=4, metavar="K", help="ipotesi della beam search; 1 = greedy")
         p.add_argument("--alpha", type=float, default=0.6, metavar="X", help="normalizzazione della lunghezza")
+        p.add_argument("--precision", choices=PRECISIONS, default="fp32", help="dei pesi (predefinita: fp32)")
     for name in ("train", "translate", "evaluate"):
         p = commands.choices[name]
         p.add_argument("--device", default=device, help=f"cpu o cuda (predefinito: {device})")
