@@ -11,6 +11,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                'annotated.cli._device': ('riga_di_comando.html#_device', 'annotated/cli.py'),
                                'annotated.cli._download': ('riga_di_comando.html#_download', 'annotated/cli.py'),
                                'annotated.cli._evaluate': ('riga_di_comando.html#_evaluate', 'annotated/cli.py'),
+                               'annotated.cli._export': ('riga_di_comando.html#_export', 'annotated/cli.py'),
                                'annotated.cli._first_alone': ('riga_di_comando.html#_first_alone', 'annotated/cli.py'),
                                'annotated.cli._measure_unseen': ('riga_di_comando.html#_measure_unseen', 'annotated/cli.py'),
                                'annotated.cli._microlingua_pairs': ('riga_di_comando.html#_microlingua_pairs', 'annotated/cli.py'),

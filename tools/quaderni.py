@@ -29,8 +29,8 @@ import sys
 if "google.colab" in sys.modules:
     import subprocess
 
-    subprocess.run(["git", "clone", "-q", "--depth", "1", "{repository}.git", "/content/annotated"], check=True)
-    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "-e", "/content/annotated"], check=True)
+    subprocess.run(["git", "clone", "-q", "--depth=1", "{repository}.git", "/content/annotated"], check=True)
+    subprocess.run([sys.executable, "-m", "pip", "install", "-qe", "/content/annotated[corpora,marian]"], check=True)
     sys.path.insert(0, "/content/annotated")  # un'installazione modificabile vale solo dal prossimo avvio'''
 REPOSITORY = "https://github.com/annotated-it/annotated"
 
