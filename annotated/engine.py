@@ -18,18 +18,18 @@ from .common import PAD, AnnotatedError
 from .data import Batch
 from .transformer import Transformer
 
-# %% ../book/14_passo.ipynb #3d718e44
+# %% ../book/14_passo.ipynb #e1f6d819
 class _VocabularyLoss(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, targets: Tensor, smoothing: float, rows: int) -> Tensor:
-        V, loss = weight.size(0), x.new_zeros(())
+        V, loss = weight.size(0), torch.zeros((), device=x.device)
         grad_x, grad_weight = torch.empty_like(x), torch.zeros_like(weight)
         for piece, target, slot in zip(x.split(rows), targets.split(rows), grad_x.split(rows), strict=True):
             real, target = (target != PAD)[:, None], target[:, None]
             log_probs = (piece @ weight.T).float().log_softmax(dim=-1)  # (rows, V)
             cross_entropy = (1 - smoothing) * log_probs.gather(1, target) + smoothing * log_probs.mean(dim=1, keepdim=True)
             loss -= (cross_entropy * real).sum()
-            grad = log_probs.exp_().sub_(smoothing / V)  # p − q, una volta tolto anche il bersaglio
+            grad = log_probs.exp_().sub_(smoothing / V)  # q − p, una volta tolto anche il bersaglio
             grad.scatter_add_(1, target, torch.full_like(target, smoothing - 1, dtype=grad.dtype))
             grad = grad.mul_(real).to(piece.dtype)
             slot.copy_(grad @ weight)
@@ -38,6 +38,7 @@ class _VocabularyLoss(torch.autograd.Function):
         return loss
 
     @staticmethod
+    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, scale: Tensor) -> tuple[Tensor | None, ...]:
         grad_x, grad_weight = ctx.saved_tensors
         return grad_x * scale, grad_weight * scale, None, None, None
@@ -53,7 +54,7 @@ def vocabulary_loss(
     "Il valore e i gradienti di `translation_loss(x @ weight.T, targets, smoothing)`, senza tenere i logit."
     return _VocabularyLoss.apply(x.flatten(0, 1), weight, targets.flatten(), smoothing, rows)
 
-# %% ../book/14_passo.ipynb #085c2e09
+# %% ../book/14_passo.ipynb #d50f8992
 class Objective(nn.Module):
     """Il modello con la sua perdita: da un lotto alla somma, in nat, sui pezzi da predire.
 
@@ -68,7 +69,8 @@ class Objective(nn.Module):
 
     def forward(self, src: Tensor, tgt_in: Tensor, tgt_out: Tensor) -> Tensor:
         x = self.decode(src, tgt_in)
-        return vocabulary_loss(x, self.model.embedding.weight, tgt_out, self.smoothing)
+        rows = 4096 if x.is_cuda else 512  # una GPU vuole bocconi grandi, un processore che stiano nella sua memoria vicina
+        return vocabulary_loss(x, self.model.embedding.weight, tgt_out, self.smoothing, rows)
 
 # %% ../book/14_passo.ipynb #441ff45c
 def world() -> tuple[int, int]:
