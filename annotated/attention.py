@@ -29,7 +29,7 @@ def attention(
         scores = scores.masked_fill(~mask, float("-inf"))
     return attend(scores, V)
 
-# %% ../book/02_attenzione.ipynb #cefcfa6e
+# %% ../book/02_attenzione.ipynb #b1c4d488
 def fast_attention(
     Q: Tensor,  # (..., T, d_k)
     K: Tensor,  # (..., S, d_k)
@@ -38,6 +38,9 @@ def fast_attention(
 ) -> Tensor:  # solo l'uscita, (..., T, d_v)
     """La stessa uscita di `attention`, dal nucleo ottimizzato di PyTorch, che i pesi non li costruisce.
 
-    Unica differenza: una query che non può guardare nulla qui rende 0, in `attention` NaN.
+    Una query che non può guardare nulla qui rende 0, in `attention` NaN. In bfloat16 su CPU, dove quel nucleo è lento,
+    passa per `attention`.
     """
+    if Q.dtype == torch.bfloat16 and Q.device.type == "cpu":
+        return attention(Q, K, V, mask)[0]
     return F.scaled_dot_product_attention(Q, K, V, attn_mask=mask)

@@ -104,7 +104,7 @@ def encode_pairs(
     bar.close()
     return Corpus(np.concatenate(tokens), np.cumsum(lengths), skipped)
 
-# %% ../book/12_dati.ipynb #18b342af
+# %% ../book/12_dati.ipynb #bbb39d52
 def make_batches(
     lengths: np.ndarray,  # (n, 2): `Corpus.lengths`
     max_tokens: int,  # posizioni di un lotto, riempitivo compreso, sul lato più lungo
@@ -116,8 +116,8 @@ def make_batches(
     """
     rng = np.random.default_rng(seed)
     longest = lengths.max(axis=1)  # (n,): il lato più lungo di ogni coppia
-    difference = (lengths[:, 0] - lengths[:, 1]) * np.where(longest % 2, 1, -1)  # in salita, poi in discesa
-    order = np.lexsort((rng.random(len(lengths)), difference, longest))  # a parità di lunghezze, a caso
+    difference = np.round((lengths[:, 0] - lengths[:, 1]) / 8)  # a gruppi: ne restano molte a caso
+    order = np.lexsort((rng.random(len(lengths)), difference * (-1) ** longest, longest))
     batches, start = [], 0
     for i, length in enumerate(longest[order].tolist()):
         if (i - start + 1) * length > max_tokens and i > start:

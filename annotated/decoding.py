@@ -6,7 +6,7 @@
 __all__ = ['PRECISIONS', 'Hypothesis', 'length_penalty', 'best_continuations', 'beam_search', 'encode_sources', 'translate',
            'with_precision']
 
-# %% ../book/16_decodifica.ipynb #a1660468
+# %% ../book/16_decodifica.ipynb #5192c16d
 import copy
 import math
 import warnings
@@ -20,7 +20,7 @@ from .common import BOS, EOS, PAD, AnnotatedError
 from .data import pad
 from .decoder import KVCache
 from .tokenizer import Tokenizer
-from .transformer import Transformer
+from .transformer import TiedEmbedding, Transformer
 
 # %% ../book/16_decodifica.ipynb #16405e2d
 class Hypothesis(NamedTuple):
@@ -37,18 +37,19 @@ def length_penalty(
     "Il divisore ((5 + lunghezza) / 6)^α che toglie alle frasi corte il loro vantaggio (Wu 2016, eq. 14)."
     return ((5 + length) / 6) ** alpha
 
-# %% ../book/16_decodifica.ipynb #82cbe8f5
+# %% ../book/16_decodifica.ipynb #dcc85b31
 def best_continuations(
     logits: Tensor,  # del prossimo pezzo, (A, K, V)
     scores: Tensor,  # log-probabilità delle ipotesi, (A, K)
     at_limit: Tensor,  # (A,): True = la frase ha raggiunto la lunghezza massima, e non può che chiudere
 ) -> tuple[Tensor, Tensor, Tensor]:  # punteggi, ipotesi da cui vengono, pezzi: tutti (A, 2K)
     "Per ogni frase le 2K continuazioni più probabili delle sue K ipotesi, dalla migliore."
-    K, total = logits.size(1), logits.logsumexp(dim=-1, keepdim=True)
-    logits[:, :, :EOS] = -torch.inf  # PAD, UNK e BOS non si scrivono
-    logits[at_limit, :, EOS + 1 :] = -torch.inf
-    values, pieces = logits.topk(min(2 * K, logits.size(-1)))  # (A, K, 2K)
-    best, flat = (scores[:, :, None] + values - total).flatten(1).topk(2 * K)
+    K, log_probs = logits.size(1), logits.log_softmax(dim=-1)
+    log_probs[:, :, :EOS] = -torch.inf  # PAD, UNK e BOS non si scrivono
+    if at_limit.any():
+        log_probs[at_limit, :, EOS + 1 :] = -torch.inf
+    values, pieces = log_probs.topk(min(2 * K, log_probs.size(-1)))  # (A, K, 2K)
+    best, flat = (scores[:, :, None] + values).flatten(1).topk(2 * K)
     return best, flat // pieces.size(2), pieces.flatten(1).gather(1, flat)
 
 # %% ../book/16_decodifica.ipynb #61514401
@@ -157,8 +158,21 @@ def translate(
             bar.update(len(chunk))
     return translations
 
-# %% ../book/16_decodifica.ipynb #b09612b2
+# %% ../book/16_decodifica.ipynb #6dd0e7db
 PRECISIONS = ("fp32", "bf16", "int8")
+
+
+class _SplitEmbedding(nn.Module):
+    "Un `TiedEmbedding` i cui logit vengono da uno strato lineare, che si può quantizzare."
+
+    def __init__(self, embedding: TiedEmbedding):
+        super().__init__()
+        self.embedding = embedding
+        self.logits = nn.Linear(embedding.embedding_dim, embedding.num_embeddings, bias=False)
+        self.logits.weight = embedding.weight
+
+    def forward(self, tokens: Tensor, start: int = 0) -> Tensor:
+        return self.embedding(tokens, start)
 
 
 def with_precision(
@@ -173,6 +187,8 @@ def with_precision(
         return model
     if precision == "bf16":
         return copy.deepcopy(model).bfloat16()
+    model = copy.deepcopy(model)
+    model.embedding = _SplitEmbedding(model.embedding)  # type: ignore[assignment]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PyTorch annuncia che sposterà la funzione in un altro pacchetto
         return torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, dtype=torch.qint8)
