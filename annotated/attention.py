@@ -5,9 +5,10 @@
 # %% auto #0
 __all__ = ['attention', 'fast_attention']
 
-# %% ../book/02_attenzione.ipynb #e9a6647e
+# %% ../book/02_attenzione.ipynb #bc87e701
 import math
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
