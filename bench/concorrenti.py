@@ -1,6 +1,5 @@
-"""I concorrenti del confronto: ognuno è una funzione che costruisce il suo modello, e la stessa interfaccia per tutti."""
+"""I concorrenti del confronto: ognuno è una funzione che costruisce il suo modello; l'interfaccia è la stessa."""
 
-import copy
 import tempfile
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -99,7 +98,7 @@ def marianmt(device: str) -> Contender:
             decoder_start_token_id=pad, bos_token_id=BOS, eos_token_id=EOS, forced_eos_token_id=EOS,
         )
     )  # fmt: skip
-    model = model.apply(init_weights).to(device)
+    model.to(device)
 
     def logits(batch: Batch) -> Tensor:
         mask = batch.src != PAD
@@ -177,7 +176,7 @@ def joeynmt(device: str) -> Contender:
         "dropout": c.dropout, "layer_norm": "post", "embeddings": {"embedding_dim": c.d_model, "scale": True},
     }  # fmt: skip
     shape = {"encoder": stack, "decoder": stack, "tied_embeddings": True, "tied_softmax": True}
-    model = build_model(shape, vocabulary, vocabulary).apply(init_weights).to(device)
+    model = build_model(shape, vocabulary, vocabulary).to(device)
     for module in model.modules():  # solo il dropout che hanno anche gli altri
         if isinstance(module, PositionwiseFeedForward):
             module.pwff_layer[2].p = 0.0
@@ -225,7 +224,7 @@ def opennmt_py(device: str) -> Contender:
     model = NMTModel(encoder, decoder)
     model.generator = nn.Linear(c.d_model, c.vocab_size)
     model.generator.weight = embeddings[0].word_lut.weight
-    model = model.apply(init_weights).to(device)
+    model.apply(init_weights).to(device)  # nascono senza valori
     for module in model.modules():  # solo il dropout che hanno anche gli altri
         if isinstance(module, PositionwiseFeedForward):
             module.dropout_1.p = 0.0

@@ -1,0 +1,240 @@
+"""Misura fianco a fianco addestramento e traduzione di annotated e dei suoi concorrenti.
+
+Scrive in `risultati/` la tabella dei rapporti con MarianMT, le misure grezze con l'ambiente, e la figura.
+"""
+
+import argparse
+import json
+import logging
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from datetime import date
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from statistics import median
+
+import matplotlib.pyplot as plt
+import numpy as np
+import torch
+from concorrenti import BASELINE, CONFIG, CONTENDERS, PIECES, Contender
+from torch import Tensor
+
+from annotated.common import EOS
+from annotated.data import Batch, Corpus, make_batches
+from annotated.figures import COLORS
+
+HERE = Path(__file__).parent
+PACKAGES = ("torch", "transformers", "joeynmt", "OpenNMT-py", "ctranslate2")
+SEED = 1
+POSITIONS = {"cpu": 1024, "cuda": 8192}  # di un lotto, per lato
+SENTENCES = 64  # da tradurre
+SLOW = 4  # chi impiega più di SLOW volte MarianMT non ripete la prova e non fa le successive
+SAME_SHAPE = 1e-3  # scarto ammesso nel numero dei parametri
+
+
+def training_batches(n: int, device: str) -> list[Batch]:
+    "`n` lotti di frasi inventate, di lunghezza log-normale, raccolte come nel capitolo sui dati."
+    rng = np.random.default_rng(SEED)
+    source = rng.lognormal(np.log(PIECES), 0.6, size=50 * POSITIONS[device])
+    lengths = np.column_stack((source, source * rng.lognormal(0, 0.15, size=len(source)))).astype(int).clip(2, 128)
+    ends = np.cumsum(lengths)
+    tokens = rng.integers(EOS + 1, CONFIG.vocab_size, size=ends[-1])
+    tokens[ends - 1] = EOS
+    corpus = Corpus(tokens, np.concatenate(([0], ends)))
+    batches = make_batches(corpus.lengths, POSITIONS[device], SEED)[:n]
+    return [Batch(*(x.to(device) for x in corpus.batch(indices))) for indices in batches]
+
+
+def sources(device: str) -> Tensor:
+    "Le frasi da tradurre, (SENTENCES, PIECES)."
+    generator = torch.Generator().manual_seed(SEED)
+    src = torch.randint(EOS + 1, CONFIG.vocab_size, (SENTENCES, PIECES), generator=generator)
+    src[:, -1] = EOS
+    return src.to(device)
+
+
+def build(names: list[str], device: str) -> dict[str, Contender]:
+    "I concorrenti installati; degli altri dice che li salta. Controlla che la forma sia la stessa."
+    contenders = {}
+    for name in names:
+        torch.manual_seed(SEED)
+        try:
+            contenders[name] = CONTENDERS[name](device)
+        except (ImportError, NotImplementedError) as error:
+            print(f"{name}: saltato ({error})", file=sys.stderr)
+    expected = parameters(contenders[BASELINE])
+    for name, contender in contenders.items():
+        if contender.step and abs(parameters(contender) / expected - 1) > SAME_SHAPE:
+            raise SystemExit(f"{name}: {parameters(contender)} parametri invece di circa {expected}.")
+    return contenders
+
+
+def parameters(contender: Contender) -> int:
+    "Quanti parametri si addestrano."
+    return sum(p.numel() for p in contender.model.parameters() if p.requires_grad)
+
+
+def seconds(work: Callable[[], object], device: str) -> float:
+    "Quanto dura `work`: tempo di CPU del processo, oppure tempo vero fino a che la GPU ha finito."
+    if device == "cpu":
+        start = time.process_time()
+        work()
+        return time.process_time() - start
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    work()
+    torch.cuda.synchronize()
+    return time.perf_counter() - start
+
+
+def compete(
+    task: str, works: dict[str, Callable[[int], object]], rounds: int, slow: set[str], device: str
+) -> dict[str, list[float]]:
+    "I secondi di ogni concorrente a ogni giro; a giri alterni l'ordine si rovescia."
+    times: dict[str, list[float]] = {name: [] for name in works if name not in slow}
+    for i in range(rounds):
+        for name in list(times)[:: (-1) ** i]:
+            if name not in slow:
+                times[name].append(seconds(lambda: works[name](i), device))  # noqa: B023
+                print(f"{task}, giro {i + 1}: {name} {times[name][-1]:.2f} s", file=sys.stderr)
+        slow.update(name for name in times if times[name][0] > SLOW * times[BASELINE][0])
+    return times
+
+
+def measure(contenders: dict[str, Contender], rounds: int, bf16: bool, device: str) -> tuple[dict, dict]:
+    "Per ogni prova, i secondi di tutti a ogni giro, e quante posizioni o frasi ha ogni giro."
+    batches, src = training_batches(rounds, device), sources(device)
+    times, units = {}, {}
+    slow: set[str] = set()
+    for precision in ("fp32", "bf16")[: 1 + bf16]:
+        task = f"addestramento {precision}"
+        works = {}
+        for name, c in contenders.items():
+            if c.step:
+                c.model.train()
+                c.step(batches[0], precision == "bf16")  # riscaldamento: la memoria del primo passo non si conta
+                works[name] = lambda i, c=c: c.step(batches[i], precision == "bf16")  # noqa: B023
+        times[task] = compete(task, works, rounds, slow, device)
+        units[task] = [batch.tgt_out.numel() for batch in batches]
+    for c in contenders.values():
+        if c.model:
+            c.model.eval()
+    for task, beam in (("traduzione greedy", 1), ("traduzione beam 4", 4)):
+        works = {}
+        for name, c in contenders.items():
+            if name not in slow:
+                lengths = {len(ids) for ids in c.translate(src[:4], beam)}  # riscaldamento
+                if lengths != {PIECES}:
+                    raise SystemExit(f"{name}: traduzioni di {lengths} pezzi invece di {PIECES}.")
+                works[name] = lambda i, c=c: c.translate(src, beam)  # noqa: B023
+        times[task] = compete(task, works, rounds, slow, device)
+        units[task] = [SENTENCES] * rounds
+    return times, units
+
+
+def ratios(times: dict[str, list[float]], name: str) -> list[float]:
+    "A ogni giro, quante volte `name` è più veloce di MarianMT."
+    return [base / own for base, own in zip(times[BASELINE], times.get(name, ()), strict=False)]
+
+
+def comma(x: float) -> str:
+    "Un numero con due decimali, con la virgola."
+    return f"{x:.2f}".replace(".", ",")
+
+
+def table(times: dict, units: dict, names: list[str]) -> str:
+    "La tabella in Markdown: mediana (minimo–massimo) dei rapporti con MarianMT."
+    rates = {task: median(n / s for n, s in zip(units[task], times[task][BASELINE], strict=True)) for task in times}
+    of = {task: "posizioni" if task.startswith("addestramento") else "frasi" for task in times}
+    rows = [["", *times], ["---", *("---:" for _ in times)]]
+    rows.append([f"{BASELINE}, {'/'.join(dict.fromkeys(of.values()))} al secondo", *(comma(r) for r in rates.values())])
+    for name in names:
+        cells = []
+        for task in times:
+            r = ratios(times[task], name)
+            spread = f" ({comma(min(r))}–{comma(max(r))})" if len(r) > 1 else ""
+            cells.append(comma(median(r)) + spread if r else "–")
+        rows.append([name, *cells])
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def figure(times: dict, names: list[str], path: Path) -> None:
+    "Una barra per concorrente e per prova: mediana dei rapporti, con il minimo e il massimo."
+    plt.rcParams.update({"svg.hashsalt": "annotated", "svg.fonttype": "none"})
+    _, axes = plt.subplots(1, len(times), figsize=(3.6 * len(times), 3.6), sharey=True, layout="constrained")
+    for axis, (task, seconds_of) in zip(axes, times.items(), strict=True):
+        for name in names:
+            if r := ratios(seconds_of, name):
+                middle = median(r)
+                color = COLORS["arancio" if name.startswith("annotated") else "grigio"]
+                axis.barh(name, middle, xerr=[[middle - min(r)], [max(r) - middle]], color=color, capsize=2)
+                axis.text(max(r), name, f"  {comma(middle)}", va="center", fontsize=8)
+            else:
+                axis.barh(name, 0)
+        axis.axvline(1, color="black", linewidth=0.8)
+        axis.set(title=task, xlabel=f"volte la velocità di {BASELINE}")
+        axis.xaxis.set_major_formatter(lambda x, _: f"{x:g}".replace(".", ","))
+        axis.margins(x=0.15)
+        axis.spines[["top", "right"]].set_visible(False)
+    axes[0].invert_yaxis()
+    plt.savefig(path, metadata={"Date": None})
+
+
+def environment(device: str) -> dict[str, object]:
+    "Dove e con che cosa si è misurato."
+
+    def installed(package: str) -> str | None:
+        try:
+            return version(package)
+        except PackageNotFoundError:
+            return None
+
+    def git(*arguments: str) -> str:
+        return subprocess.run(("git", *arguments), cwd=HERE, capture_output=True, text=True).stdout.strip()
+
+    info = Path("/proc/cpuinfo")
+    models = [line.split(":")[1].strip() for line in info.read_text().splitlines() if line.startswith("model name")]
+    return {
+        "data": date.today().isoformat(),
+        "commit": git("rev-parse", "--short", "HEAD"),
+        "file modificati": bool(git("status", "--porcelain", "--", "../annotated")),
+        "dispositivo": torch.cuda.get_device_name() if device == "cuda" else models[0],
+        "istruzioni": torch.backends.cpu.get_cpu_capability(),
+        "thread": torch.get_num_threads(),
+        "carico della macchina all'inizio": os.getloadavg()[0],
+        "python": platform.python_version(),
+        **{package: installed(package) for package in PACKAGES},
+    }
+
+
+def main() -> None:
+    "Legge le opzioni, misura, scrive."
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=POSITIONS, default="cpu", help="dove misurare (predefinito: cpu)")
+    parser.add_argument("--rounds", type=int, default=5, help="giri di ogni prova (predefinito: 5)")
+    parser.add_argument("--only", nargs="+", choices=CONTENDERS, help=f"solo questi, oltre a {BASELINE}")
+    parser.add_argument("--bf16", action="store_true", help="misura anche l'addestramento in bfloat16")
+    args = parser.parse_args()
+    logging.disable(logging.WARNING)
+    torch.set_num_threads(1)
+    where = environment(args.device)
+    names = [name for name in CONTENDERS if name == BASELINE or not args.only or name in args.only]
+    contenders = build(names, args.device)
+    times, units = measure(contenders, args.rounds, args.bf16, args.device)
+    names = list(contenders)
+    text = table(times, units, names)
+    folder = HERE / "risultati"
+    folder.mkdir(exist_ok=True)
+    (folder / f"{args.device}.md").write_text(text, "utf-8")
+    raw = {"ambiente": where, "lavoro di ogni giro": units, "secondi": times}
+    (folder / f"{args.device}.json").write_text(json.dumps(raw, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    figure(times, names, folder / f"{args.device}.svg")
+    print(text)
+
+
+if __name__ == "__main__":
+    main()
