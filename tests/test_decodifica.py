@@ -1,0 +1,105 @@
+"""La decodifica: i punteggi sono quelli del modello, e stare in un lotto non cambia nulla."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from annotated import Config, Transformer, load_pretrained, translate
+from annotated.attention import attention, fast_attention
+from annotated.cli import _chunks
+from annotated.common import BOS, EOS, PAD
+from annotated.decoding import Hypothesis, beam_search, length_penalty, with_precision
+from annotated.microlingua import generate
+
+LENGTHS = (3, 9, 5, 9, 7)
+
+
+@pytest.fixture
+def model() -> Transformer:
+    torch.manual_seed(0)
+    config = Config(vocab_size=30, d_model=32, d_ff=64, h=4, N=2, dropout=0.0, max_len=24)
+    return Transformer(config).eval()
+
+
+@pytest.fixture
+def src() -> Tensor:
+    torch.manual_seed(1)
+    rows = [[*torch.randint(4, 30, (n - 1,)).tolist(), EOS] + [PAD] * (9 - n) for n in LENGTHS]
+    return torch.tensor(rows)
+
+
+@torch.inference_mode()
+def teacher_forced(model: Transformer, source: Tensor, ids: list[int], alpha: float) -> float:
+    "Il punteggio di una traduzione, ricalcolato con una sola passata."
+    target = torch.tensor([[BOS, *ids, EOS]])
+    log_probs = model(source[None], target[:, :-1]).log_softmax(-1)[0]
+    total = log_probs.gather(1, target[0, 1:, None]).sum()
+    return float(total) / length_penalty(len(ids) + 1, alpha)
+
+
+@pytest.mark.parametrize("beam", [1, 2, 5])
+@pytest.mark.parametrize("alpha", [0.0, 0.6])
+def test_scores_equal_teacher_forcing(model: Transformer, src: Tensor, beam: int, alpha: float) -> None:
+    for source, hypotheses in zip(src, beam_search(model, src, beam, alpha, extra=6), strict=True):
+        assert hypotheses == sorted(hypotheses, reverse=True) and 1 <= len(hypotheses) <= beam
+        for score, ids in hypotheses:
+            assert score == pytest.approx(teacher_forced(model, source, ids, alpha), abs=1e-4)
+            assert not {PAD, BOS, EOS} & set(ids)
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+def test_a_batch_equals_one_by_one(model: Transformer, src: Tensor, beam: int) -> None:
+    together = beam_search(model, src, beam, extra=6)
+    for source, length, hypotheses in zip(src, LENGTHS, together, strict=True):
+        alone: list[Hypothesis] = beam_search(model, source[None, :length], beam, extra=6)[0]
+        assert [h.ids for h in hypotheses] == [h.ids for h in alone]
+        assert [h.score for h in hypotheses] == pytest.approx([h.score for h in alone], abs=1e-5)
+
+
+def test_length_limit(model: Transformer, src: Tensor) -> None:
+    for extra in (0, 3):
+        for length, hypotheses in zip(LENGTHS, beam_search(model, src, 4, extra=extra), strict=True):
+            assert all(len(h.ids) + 1 <= length + extra for h in hypotheses)
+
+
+def test_finished_sentences_leave_the_batch(model: Transformer, src: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, step = [], Transformer.step
+
+    def spy(self: Transformer, tokens: Tensor, *rest: object) -> Tensor:
+        rows.append(len(tokens))
+        return step(self, tokens, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Transformer, "step", spy)
+    beam_search(model, src, 2, extra=0)  # ogni frase finisce al più alla propria lunghezza
+    assert rows[0] == 2 * len(src) and rows[-1] < rows[0] and rows == sorted(rows, reverse=True)
+
+
+def test_bfloat16_attention_is_close() -> None:
+    torch.manual_seed(0)
+    Q, K, V = (torch.randn(2, 4, 7, 16) for _ in range(3))
+    mask = torch.ones(7, 7, dtype=torch.bool).tril()
+    exact = attention(Q, K, V, mask)[0]
+    rounded = fast_attention(Q.bfloat16(), K.bfloat16(), V.bfloat16(), mask)
+    assert rounded.dtype == torch.bfloat16
+    torch.testing.assert_close(rounded.float(), exact, atol=0.05, rtol=0.05)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
+def test_fewer_bits_translate_the_same(precision: str) -> None:
+    mini, tokenizer = load_pretrained("mini")
+    examples = generate(60, held_out=True)
+    found = translate(with_precision(mini, precision), tokenizer, [e.en for e in examples], beam=1)
+    assert sum(a == e.it for a, e in zip(found, examples, strict=True)) >= 58
+    assert {p.dtype for p in mini.parameters()} == {torch.float32}  # l'originale non si tocca
+
+
+def test_a_file_is_read_a_chunk_at_a_time() -> None:
+    read = 0
+
+    def lines():  # type: ignore[no-untyped-def]
+        nonlocal read
+        for read in range(1, 10**9):
+            yield "una riga"
+
+    chunks = _chunks(lines())
+    assert [next(chunks)[0], next(chunks)[0]] == [1, 1001] and read == 2000
