@@ -57,7 +57,7 @@ def _take(x: Tensor, indices: Tensor) -> Tensor:
     "Le ipotesi `indices` (A, n) di `x`, (A, m) o (A, m, lunghezza)."
     return x.gather(1, indices) if x.ndim == 2 else x.gather(1, indices[:, :, None].expand(-1, -1, x.size(2)))
 
-# %% ../book/16_decodifica.ipynb #def3509a
+# %% ../book/16_decodifica.ipynb #415ddfc2
 @torch.inference_mode()
 def beam_search(
     model: Transformer,
@@ -81,7 +81,8 @@ def beam_search(
     best = torch.full((B, K), -torch.inf, device=device)  # i punteggi delle migliori ipotesi finite…
     texts = torch.full((B, K, L), PAD, device=device)  # …e i loro pezzi
     active, tokens, prefixes = torch.arange(B, device=device), torch.full((B * K, 1), BOS, device=device), texts
-    scores = best.index_fill(1, torch.zeros(1, dtype=torch.long, device=device), 0.0)  # all'inizio ne conta una
+    scores = best.clone()
+    scores[:, 0] = 0.0  # all'inizio le K ipotesi sono uguali: ne conta una
     for length in range(1, L + 1):
         logits = model.step(tokens, memory, memory_mask, caches).float().unflatten(0, (-1, K))  # (A, K, V)
         at_limit = limits[active] == length
@@ -99,10 +100,11 @@ def beam_search(
             break
         rows = (torch.arange(len(active), device=device)[:, None] * K + parents)[keep].flatten()
         active, scores, prefixes, tokens = active[keep], scores[keep], prefixes[keep], pieces[keep].view(-1, 1)
-        if K > 1 or not keep.all():
+        shrinks = not keep.all()
+        if K > 1 or shrinks:
             for cache in caches:
                 cache.reorder(rows)
-        if not keep.all():
+        if shrinks:
             memory, memory_mask = [(k[keep], v[keep]) for k, v in memory], memory_mask[keep]
     return [
         [Hypothesis(score, [i for i in ids if i != PAD]) for score, ids in zip(*row, strict=True) if math.isfinite(score)]
@@ -158,7 +160,7 @@ def translate(
             bar.update(len(chunk))
     return translations
 
-# %% ../book/16_decodifica.ipynb #6dd0e7db
+# %% ../book/16_decodifica.ipynb #9076ae58
 PRECISIONS = ("fp32", "bf16", "int8")
 
 
@@ -185,10 +187,10 @@ def with_precision(
     """
     if precision == "fp32":
         return model
-    if precision == "bf16":
-        return copy.deepcopy(model).bfloat16()
     model = copy.deepcopy(model)
+    if precision == "bf16":
+        return model.bfloat16()
     model.embedding = _SplitEmbedding(model.embedding)  # type: ignore[assignment]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PyTorch annuncia che sposterà la funzione in un altro pacchetto
-        return torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, dtype=torch.qint8)
+        return torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, dtype=torch.qint8, inplace=True)

@@ -109,7 +109,7 @@ def train_step(
     optimizer.step()
     return world_sum(total) / tokens
 
-# %% ../book/14_passo.ipynb #8a513221
+# %% ../book/14_passo.ipynb #6700c854
 def train_step_in_memory(
     objective: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch, learning_rate: float, parts: int, bf16: bool
 ) -> tuple[Tensor, int]:  # la perdita media per pezzo, e le parti che sono servite
@@ -124,5 +124,4 @@ def train_step_in_memory(
         except torch.OutOfMemoryError as error:
             if parts >= len(batch.src) or world()[1] > 1:
                 raise AnnotatedError("memoria della scheda esaurita: riduci --max-tokens o scegli un modello più piccolo.") from error
-        optimizer.zero_grad()
         parts *= 2
