@@ -77,7 +77,7 @@ def test_page(visit: Visit, name: str) -> None:
 def test_attention_map(visit: Visit) -> None:
     "Strato e testa si scelgono, e sotto il puntatore c'è il peso."
     page = visit.page
-    page.goto(f"file://{HTML / '19_vedere.html'}")
+    page.goto(f"file://{HTML / '20_vedere.html'}")
     chart = page.locator(".vega-lite.vega-embed").first
     cells = chart.locator(".mark-rect.role-mark path")
     cells.first.wait_for()
