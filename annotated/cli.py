@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['PRETRAINED', 'MICROLINGUA', 'CORPUS', 'make_parser', 'main']
 
-# %% ../book/90_riga_di_comando.ipynb #bd775832
+# %% ../book/90_riga_di_comando.ipynb #26ed4906
 import argparse
 import os
 import sys
@@ -31,7 +31,7 @@ from .evaluation import evaluate
 from .marian import export_marian
 from .microlingua import generate
 from .tokenizer import Tokenizer
-from .training import TrainingConfig, load_model, load_pretrained, train
+from .training import TrainingConfig, load_model, load_pretrained, publish_model, train
 from .transformer import PRESETS, Config, Transformer
 
 # %% ../book/90_riga_di_comando.ipynb #e5461939
@@ -222,10 +222,15 @@ def _evaluate(args: argparse.Namespace) -> None:
     print(f"{args.pairs}: {len(pairs)} frasi, beam {args.beam}, alfa {args.alpha}")
     print(evaluate(hypotheses, [pair.target for pair in pairs]))
 
-# %% ../book/90_riga_di_comando.ipynb #a5b0c944
+# %% ../book/90_riga_di_comando.ipynb #590ced43
 def _export(args: argparse.Namespace) -> None:
-    export_marian(args.model, args.out)
-    _say(f"{args.out}: modello MarianMT, con il suo vocabolario")
+    if args.to == "marian":
+        export_marian(args.model, args.out)
+    elif (args.out / "config.json").exists():
+        raise AnnotatedError(f"{args.out}: contiene già un modello. Scegli un'altra cartella.")
+    else:
+        publish_model(args.out, *load_pretrained(args.model))
+    _say(f"{args.out}: modello nel formato «{args.to}», con il suo vocabolario")
 
 
 def _download(args: argparse.Namespace) -> None:
@@ -273,7 +278,7 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"errore: {message}. Prova «{self.prog} --help».\n")
 
-# %% ../book/90_riga_di_comando.ipynb #b6a6aee4
+# %% ../book/90_riga_di_comando.ipynb #f897f389
 def make_parser() -> argparse.ArgumentParser:
     "I comandi e le loro opzioni."
     argparse._ = lambda text: _ITALIAN.get(text, text)  # type: ignore[attr-defined]
@@ -315,9 +320,9 @@ def make_parser() -> argparse.ArgumentParser:
     p.add_argument("pairs", type=Path, metavar="FILE.tsv", help="tre colonne: fonte, frase, traduzione (anche .xz)")
     p.set_defaults(run=_evaluate)
 
-    p = commands.add_parser("export", help="scrive un modello nel formato di altri programmi")
+    p = commands.add_parser("export", help="scrive un modello per altri programmi, o da pubblicare")
     p.add_argument("out", type=Path, metavar="CARTELLA", help="dove scrivere")
-    p.add_argument("--to", choices=["marian"], default="marian", help="il formato (predefinito: marian)")
+    p.add_argument("--to", choices=["marian", "annotated"], default="marian", help="MarianMT o, da pubblicare, il nostro in bfloat16 (predefinito: marian)")
     p.add_argument("--model", required=True, metavar="NOME", help="cartella o nome del modello")
     p.set_defaults(run=_export)
 

@@ -17,7 +17,7 @@ from annotated import Config, Transformer, load_pretrained
 from annotated.cli import main
 from annotated.microlingua import generate
 from annotated.tokenizer import Tokenizer
-from annotated.training import save_model
+from annotated.training import publish_model, save_model
 
 ANNOTATED = str(Path(sys.executable).with_name("annotated"))  # il comando installato
 Write = Callable[[Path], object]
@@ -238,6 +238,29 @@ def test_refuses_to_overwrite(tmp_path: Path, capfd: pytest.CaptureFixture[str])
     capfd.readouterr()
     assert_refused(train(data, out, 4), capfd.readouterr().err, "contiene già un modello")
     assert files(out) == before
+
+
+def test_publishes_in_bfloat16(model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    command = ["export", "--model", str(model), "--to", "annotated", str(tmp_path / "pubblicato")]
+    assert main(command) == 0
+    original, published = (load_pretrained(str(folder))[0] for folder in (model, tmp_path / "pubblicato"))
+    for p, q in zip(original.parameters(), published.parameters(), strict=True):
+        assert torch.equal(p.to(torch.bfloat16).float(), q)
+    before = files(tmp_path)
+    assert main(command) == 1 and "contiene già un modello" in capfd.readouterr().err
+    assert files(tmp_path) == before
+
+
+def test_refuses_parts_of_two_publications(model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    network, tokenizer = load_pretrained(str(model))
+    publish_model(tmp_path / "una", network, tokenizer, part_bytes=500_000)
+    network.decoder.layers[0].self_attention.W_o.weight.data.zero_()
+    publish_model(tmp_path / "altra", network, tokenizer, part_bytes=500_000)
+    parts = sorted(path.name for path in (tmp_path / "una").glob("model-*"))
+    assert len(parts) > 2 and load_pretrained(str(tmp_path / "una"))
+    shutil.copy(tmp_path / "altra" / parts[0], tmp_path / "una" / parts[0])
+    assert main(["translate", "--model", str(tmp_path / "una"), "The dog."]) == 1
+    assert "non vanno insieme" in capfd.readouterr().err
 
 
 def test_published_model_resolves_it(capsys: pytest.CaptureFixture[str]) -> None:
