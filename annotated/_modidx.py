@@ -180,6 +180,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                      'annotated.tokenizer.Tokenizer.vocab_size': ( 'tokenizzazione.html#tokenizer.vocab_size',
                                                                                    'annotated/tokenizer.py')},
             'annotated.training': { 'annotated.training.Progress': ('addestramento.html#progress', 'annotated/training.py'),
+                                    'annotated.training.Progress.seconds': ('addestramento.html#progress.seconds', 'annotated/training.py'),
                                     'annotated.training.Progress.stalled': ('addestramento.html#progress.stalled', 'annotated/training.py'),
                                     'annotated.training.Progress.valid_losses': ( 'addestramento.html#progress.valid_losses',
                                                                                   'annotated/training.py'),

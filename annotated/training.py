@@ -255,7 +255,7 @@ class TrainingConfig:
     tensorboard: bool = False  # scrive il diario anche per TensorBoard
     seed: int = 1
 
-# %% ../book/15_addestramento.ipynb #9d1104d4
+# %% ../book/15_addestramento.ipynb #ec5884bc
 @dataclass
 class Progress:
     "A che punto è un addestramento."
@@ -271,12 +271,17 @@ class Progress:
         return [row["valid_loss"] for row in self.log if "valid_loss" in row]
 
     @property
+    def seconds(self) -> float:
+        "Da quanto si addestra, validazioni e giri precedenti compresi."
+        return max((row["seconds"] for row in self.log if "seconds" in row), default=0.0)
+
+    @property
     def stalled(self) -> int:
         "Quante validazioni sono passate dall'ultimo miglioramento."
         losses = self.valid_losses
         return len(losses) - 1 - losses.index(min(losses)) if losses else 0
 
-# %% ../book/15_addestramento.ipynb #dd7731da
+# %% ../book/15_addestramento.ipynb #f5685ccd
 LOG_EVERY = 20  # passi fra una riga di log e la successiva
 
 
@@ -287,9 +292,12 @@ def _finite(loss: float, progress: Progress, folder: Path) -> float:
     return loss
 
 
-def _log_step(progress: Progress, losses: list[Tensor], rate: float, speed: float, folder: Path) -> str:
+def _log_step(
+    progress: Progress, losses: list[Tensor], rate: float, speed: float, seconds: float, folder: Path
+) -> str:  # che cosa scrivere accanto alla barra
     loss = _finite(float(torch.stack(losses).mean()), progress, folder)
-    progress.log.append({"step": progress.step, "loss": loss, "learning_rate": rate, "tokens_per_second": round(speed)})
+    measures = {"loss": loss, "learning_rate": rate, "tokens_per_second": round(speed), "seconds": round(seconds, 1)}
+    progress.log.append({"step": progress.step, **measures})
     return f"perdita {loss:.3f}, {speed:,.0f} pezzi/s"
 
 # %% ../book/15_addestramento.ipynb #093af811
@@ -368,7 +376,7 @@ def _stopped(received: list[int], step: int, device: torch.device) -> bool:
         return bool(received)
     return step % LOG_EVERY == 0 and bool(world_sum(torch.tensor(len(received), device=device)))
 
-# %% ../book/15_addestramento.ipynb #408ae304
+# %% ../book/15_addestramento.ipynb #c71c1a6b
 def train(
     model: Transformer,
     tokenizer: Tokenizer,
@@ -394,6 +402,7 @@ def train(
     batches = batch_stream(training, config.max_tokens, config.seed, skip=progress.step)
     losses: list[Tensor] = []
     tokens, started = 0, time.perf_counter()
+    beginning = started - progress.seconds
     bar = tqdm(total=config.max_steps, initial=progress.step, unit="passo", desc="addestramento", disable=rank > 0)
     with bar, _signals() as received:
         while progress.step < config.max_steps and progress.stalled < (config.patience or math.inf):
@@ -406,13 +415,15 @@ def train(
             bar.update()
             last = progress.step == config.max_steps
             if progress.step % LOG_EVERY == 0 or last:
-                speed = tokens / (time.perf_counter() - started)
-                bar.set_postfix_str(_log_step(progress, losses, rate, speed, folder))
-                losses, tokens, started = [], 0, time.perf_counter()
+                now = time.perf_counter()
+                bar.set_postfix_str(_log_step(progress, losses, rate, tokens / (now - started), now - beginning, folder))
+                losses, tokens, started = [], 0, now
             if progress.step % config.valid_every == 0 or last:
+                pause = time.perf_counter()
                 valid = _validate(folder, model, tokenizer, validation, config, progress)
                 bar.write(f"passo {progress.step}: validazione {valid:.4f} (perplessità {math.exp(valid):.2f})", sys.stderr)
                 _save_progress(folder, model, optimizer, tokenizer, progress)
+                started += time.perf_counter() - pause  # la velocità è quella dei passi
             if _stopped(received, progress.step, device):
                 _finite(float(sum(losses)), progress, folder)
                 _save_progress(folder, model, optimizer, tokenizer, progress)
