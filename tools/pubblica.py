@@ -1,0 +1,144 @@
+"""Pubblica un modello addestrato: pesi in bfloat16, diario, misure sugli insiemi di prova e scheda.
+
+    python tools/pubblica.py runs/small small-en-it --data CARTELLA --hardware "2 core" --command "annotated train …"
+
+Scrive in `models/NOME`; le misure sono prese sui pesi pubblicati, quindi dopo l'arrotondamento a bfloat16.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import subprocess
+import tempfile
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+
+from annotated import Transformer, evaluate, load_pretrained, translate
+from annotated.common import atomic_write
+from annotated.data import encode_pairs, find_data, read_pairs
+from annotated.tokenizer import Tokenizer
+from annotated.training import MODELS, publish_model, validation_loss
+
+BEAM, ALPHA = 4, 0.6  # Vaswani 2017, §6.1
+FILES = {
+    "valid.tsv": "validazione: le stesse fonti dell'addestramento",
+    "dev-newssyscomb2009.tsv": "sviluppo: notizie, WMT 2009",
+    "test-newstest2009.tsv": "prova: notizie, WMT 2009",
+    "test-tatoeba.tsv": "prova: frasi di ogni giorno, Tatoeba 2020-07-28",
+}
+EXAMPLES = [
+    "The animal didn't cross the street because it was too tired.",
+    "The animal didn't cross the street because it was too wide.",
+    "Good morning, how are you?",
+    "The committee has approved the report.",
+    "I would like a cup of coffee, please.",
+]
+CARD = Path(__file__).with_name("scheda.md")
+
+
+def measure(model: Transformer, tokenizer: Tokenizer, path: Path) -> dict[str, Any]:
+    "BLEU e chrF su un file di coppie."
+    pairs = list(read_pairs(path))
+    sources, references = [pair.source for pair in pairs], [pair.target for pair in pairs]
+    scores = evaluate(translate(model, tokenizer, sources, BEAM, ALPHA, progress=True, origin=str(path)), references)
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    return {"file": path.name, "what": FILES[path.name], "pairs": len(pairs), "sha256": digest, **vars(scores)}
+
+
+def averaging(run: Path, model: Transformer, tokenizer: Tokenizer, path: Path) -> list[dict[str, Any]]:
+    "Perdita e BLEU in validazione dell'ultimo checkpoint e delle medie degli ultimi 2, 3, … (§6.1)."
+    pairs = list(read_pairs(path))
+    corpus = encode_pairs(iter(pairs), tokenizer, model.config.max_len)
+    sources, references = [pair.source for pair in pairs], [pair.target for pair in pairs]
+    weights = [safetensors.torch.load_file(path) for path in sorted(run.glob("weights-*.safetensors"), reverse=True)]
+    rows = []
+    for n in sorted({1, len(weights)}):
+        model.load_state_dict({name: torch.stack([w[name] for w in weights[:n]]).mean(dim=0) for name in weights[0]})
+        loss = validation_loss(model, corpus, 4096, next(model.parameters()).device)
+        scores = evaluate(translate(model.eval(), tokenizer, sources, BEAM, ALPHA, progress=True), references)
+        rows.append({"checkpoints": n, "valid_loss": loss, "bleu": scores.bleu, "chrf": scores.chrf})
+    return rows
+
+
+def card(name: str, metrics: dict[str, Any], model: Transformer) -> str:
+    "La scheda: `tools/scheda.md` con i numeri al loro posto."
+    c, it = model.config, lambda x: f"{x:.1f}".replace(".", ",")
+    shape = f"encoder e decoder di {c.N} blocchi, d_model {c.d_model}, d_ff {c.d_ff}, {c.h} teste, Post-LN"
+    scores = [f"| {m['what']} | {m['pairs']} | {it(m['bleu'])} | {it(m['chrf'])} |" for m in metrics["scores"]]
+    rows = {
+        "forma": f"{shape}, dropout {it(c.dropout)}",
+        "parametri": f"{metrics['parameters']:,}".replace(",", "."),
+        "vocabolario": f"SentencePiece BPE, {c.vocab_size} pezzi, comune alle due lingue",
+        "comando": f"`{metrics['command']}`",
+        "addestramento": f"{metrics['steps']} passi in {metrics['minutes']} minuti, {metrics['hardware']}",
+        "versione": f"{metrics['date']}, commit {metrics['commit']}, seme {metrics['seed']}",
+    }
+    return CARD.read_text("utf-8").format(
+        name=name,
+        table="\n".join(f"| {key} | {value} |" for key, value in rows.items()),
+        scores="\n".join(scores),
+        signatures=f"`{metrics['scores'][0]['bleu_signature']}`, `{metrics['scores'][0]['chrf_signature']}`",
+        hashes="\n".join(f"- `{file}`: {digest}" for file, digest in metrics["data"].items()),
+        examples="\n".join(f"- {english}\n  → {italian}" for english, italian in metrics["examples"]),
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=Path, help="la cartella dell'addestramento")
+    parser.add_argument("name", help="il nome con cui pubblicarlo")
+    parser.add_argument("--data", type=Path, required=True, help="i dati dell'addestramento, con gli insiemi di prova")
+    parser.add_argument("--hardware", required=True)
+    parser.add_argument("--command", required=True, help="il comando che l'ha addestrato")
+    parser.add_argument("--minutes", type=int, help="predefinito: dal diario")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    args = parser.parse_args()
+
+    model, tokenizer = load_pretrained(str(args.run), args.device)
+    log = [json.loads(line) for line in (args.run / "log.jsonl").read_text("utf-8").splitlines()]
+    averages = averaging(args.run, model, tokenizer, args.data / "valid.tsv")
+    out = MODELS / args.name
+    with tempfile.TemporaryDirectory(dir=MODELS.parent) as folder:
+        publish_model(folder, load_pretrained(str(args.run))[0], tokenizer)
+        model, _ = load_pretrained(folder, args.device)
+        git = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
+        metrics = {
+            "command": args.command,
+            "hardware": args.hardware,
+            "date": str(date.today()),
+            "commit": git.stdout.strip(),
+            "seed": args.seed,
+            "steps": log[-1]["step"],
+            "minutes": args.minutes or round(max(row.get("seconds", 0) for row in log) / 60),
+            "parameters": sum(p.numel() for p in model.parameters()),
+            "valid_loss": min(row["valid_loss"] for row in log if "valid_loss" in row),
+            "data": {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in find_data(args.data).train},
+            "beam": BEAM,
+            "alpha": ALPHA,
+            "averaging": averages,
+            "scores": [measure(model, tokenizer, args.data / file) for file in FILES],
+            "examples": list(zip(EXAMPLES, translate(model, tokenizer, EXAMPLES, BEAM, ALPHA), strict=True)),
+        }
+        for name, text in (
+            ("metrics.json", json.dumps(metrics, indent=2, ensure_ascii=False) + "\n"),
+            ("log.jsonl", (args.run / "log.jsonl").read_text("utf-8")),
+            ("README.md", card(args.name, metrics, model)),
+        ):
+            with atomic_write(Path(folder, name)) as file:
+                file.write(text.encode())
+        for old in out.glob("*"):
+            old.unlink()
+        out.mkdir(parents=True, exist_ok=True)
+        for path in Path(folder).iterdir():
+            os.replace(path, out / path.name)
+    print(card(args.name, metrics, model))
+
+
+if __name__ == "__main__":
+    main()
