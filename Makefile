@@ -3,7 +3,7 @@ BIN = .venv/bin
 # le uscite dei quaderni si confrontano, e una somma dipende dal numero di thread
 export OMP_NUM_THREADS = 1
 
-.PHONY: libro test quaderni
+.PHONY: libro test quaderni base
 
 libro: .venv/pronto
 	$(BIN)/jupyter-book build -W -n --keep-going book
@@ -16,6 +16,14 @@ test: libro
 
 quaderni: .venv/pronto
 	$(BIN)/python tools/quaderni.py esegui
+
+# Base dall'inglese all'italiano: vuole una GPU e i dati. make base DATI=cartella [PASSI=30000]
+PASSI = 30000
+BASE = annotated train --data $(DATI) --config base --vocab-size 16000 --max-tokens 25000 --max-steps $(PASSI) \
+	--repeat tatoeba=10 --repeat po_wesnoth=4 --repeat cocoa_mt_train=10 --compile --resume --out runs/base-en-it
+base: .venv/pronto
+	$(BIN)/$(BASE)
+	$(BIN)/python tools/pubblica.py runs/base-en-it base-en-it --data $(DATI) --command "$(BASE)"
 
 .venv/pronto: requirements.txt pyproject.toml
 	$(PYTHON) -m venv .venv

@@ -1,6 +1,6 @@
 """Pubblica un modello addestrato: pesi in bfloat16, diario, misure sugli insiemi di prova e scheda.
 
-    python tools/pubblica.py runs/small small-en-it --data CARTELLA --hardware "2 core" --command "annotated train …"
+    python tools/pubblica.py runs/small small-en-it --data CARTELLA --command "annotated train …"
 
 Scrive in `models/NOME`; le misure sono prese sui pesi pubblicati, quindi dopo l'arrotondamento a bfloat16.
 """
@@ -39,6 +39,13 @@ EXAMPLES = [
     "I would like a cup of coffee, please.",
 ]
 CARD = Path(__file__).with_name("scheda.md")
+
+
+def this_machine(device: str) -> str:
+    if device != "cpu":
+        return torch.cuda.get_device_name(device)
+    models = [line.split(": ")[1] for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line]
+    return f"{len(models)} core {models[0]}"
 
 
 def measure(model: Transformer, tokenizer: Tokenizer, path: Path) -> dict[str, Any]:
@@ -93,7 +100,7 @@ def main() -> None:
     parser.add_argument("run", type=Path, help="la cartella dell'addestramento")
     parser.add_argument("name", help="il nome con cui pubblicarlo")
     parser.add_argument("--data", type=Path, required=True, help="i dati dell'addestramento, con gli insiemi di prova")
-    parser.add_argument("--hardware", required=True)
+    parser.add_argument("--hardware", help="dove è stato addestrato (predefinito: questa macchina)")
     parser.add_argument("--command", required=True, help="il comando che l'ha addestrato")
     parser.add_argument("--minutes", type=int, help="predefinito: dal diario")
     parser.add_argument("--seed", type=int, default=1)
@@ -110,7 +117,7 @@ def main() -> None:
         git = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
         metrics = {
             "command": args.command,
-            "hardware": args.hardware,
+            "hardware": args.hardware or this_machine(args.device),
             "date": str(date.today()),
             "commit": git.stdout.strip(),
             "seed": args.seed,
