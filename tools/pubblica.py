@@ -2,15 +2,18 @@
 
     python tools/pubblica.py runs/small small-en-it --data CARTELLA --command "annotated train …"
 
-Scrive in `models/NOME`; le misure sono prese sui pesi pubblicati, quindi dopo l'arrotondamento a bfloat16.
+Pubblica in `models/NOME` la media degli ultimi checkpoint che ha la perdita di validazione più bassa, e la misura dopo
+l'arrotondamento a bfloat16.
 """
 
 import argparse
+import copy
 import hashlib
 import json
 import os
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -57,19 +60,15 @@ def measure(model: Transformer, tokenizer: Tokenizer, path: Path) -> dict[str, A
     return {"file": path.name, "what": FILES[path.name], "pairs": len(pairs), "sha256": digest, **vars(scores)}
 
 
-def averaging(run: Path, model: Transformer, tokenizer: Tokenizer, path: Path) -> list[dict[str, Any]]:
-    "Perdita e BLEU in validazione dell'ultimo checkpoint e delle medie degli ultimi 2, 3, … (§6.1)."
-    pairs = list(read_pairs(path))
-    corpus = encode_pairs(iter(pairs), tokenizer, model.config.max_len)
-    sources, references = [pair.source for pair in pairs], [pair.target for pair in pairs]
+def averages(run: Path, model: Transformer, tokenizer: Tokenizer, path: Path) -> Iterator[dict[str, Any]]:
+    "Le medie degli ultimi 1, 2, 3, … checkpoint (§6.1), ciascuna con la sua perdita di validazione."
+    corpus = encode_pairs(read_pairs(path), tokenizer, model.config.max_len)
     weights = [safetensors.torch.load_file(path) for path in sorted(run.glob("weights-*.safetensors"), reverse=True)]
-    rows = []
-    for n in sorted({1, len(weights)}):
-        model.load_state_dict({name: torch.stack([w[name] for w in weights[:n]]).mean(dim=0) for name in weights[0]})
+    for n in range(1, len(weights) + 1):
+        mean = {name: torch.stack([w[name] for w in weights[:n]]).mean(dim=0) for name in weights[0]}
+        model.load_state_dict(mean)
         loss = validation_loss(model, corpus, 4096, next(model.parameters()).device)
-        scores = evaluate(translate(model.eval(), tokenizer, sources, BEAM, ALPHA, progress=True), references)
-        rows.append({"checkpoints": n, "valid_loss": loss, "bleu": scores.bleu, "chrf": scores.chrf})
-    return rows
+        yield {"checkpoints": n, "valid_loss": loss, "weights": mean}
 
 
 def card(name: str, metrics: dict[str, Any], model: Transformer) -> str:
@@ -82,6 +81,7 @@ def card(name: str, metrics: dict[str, Any], model: Transformer) -> str:
         "parametri": f"{metrics['parameters']:,}".replace(",", "."),
         "vocabolario": f"SentencePiece BPE, {c.vocab_size} pezzi, comune alle due lingue",
         "comando": f"`{metrics['command']}`",
+        "pesi": f"media degli ultimi {metrics['checkpoints']} checkpoint: di tutte, la migliore in validazione",
         "addestramento": f"{metrics['steps']} passi in {metrics['minutes']} minuti, {metrics['hardware']}",
         "versione": f"{metrics['date']}, commit {metrics['commit']}, seme {metrics['seed']}",
     }
@@ -109,10 +109,17 @@ def main() -> None:
 
     model, tokenizer = load_pretrained(str(args.run), args.device)
     log = [json.loads(line) for line in (args.run / "log.jsonl").read_text("utf-8").splitlines()]
-    averages = averaging(args.run, model, tokenizer, args.data / "valid.tsv")
+    means = list(averages(args.run, model, tokenizer, args.data / "valid.tsv"))
+    best = min(means, key=lambda row: row["valid_loss"])
+    for row in means:
+        model.load_state_dict(row.pop("weights"))
+        if row is best:
+            published = copy.deepcopy(model)
+        if row in (means[0], means[-1], best):
+            row |= measure(model.eval(), tokenizer, args.data / "valid.tsv")
     out = MODELS / args.name
     with tempfile.TemporaryDirectory(dir=MODELS.parent) as folder:
-        publish_model(folder, load_pretrained(str(args.run))[0], tokenizer)
+        publish_model(folder, published, tokenizer)
         model, _ = load_pretrained(folder, args.device)
         git = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
         metrics = {
@@ -124,11 +131,12 @@ def main() -> None:
             "steps": log[-1]["step"],
             "minutes": args.minutes or round(max(row.get("seconds", 0) for row in log) / 60),
             "parameters": sum(p.numel() for p in model.parameters()),
-            "valid_loss": min(row["valid_loss"] for row in log if "valid_loss" in row),
+            "valid_loss": best["valid_loss"],
+            "checkpoints": best["checkpoints"],
             "data": {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in find_data(args.data).train},
             "beam": BEAM,
             "alpha": ALPHA,
-            "averaging": averages,
+            "averages": means,
             "scores": [measure(model, tokenizer, args.data / file) for file in FILES],
             "examples": list(zip(EXAMPLES, translate(model, tokenizer, EXAMPLES, BEAM, ALPHA), strict=True)),
         }
