@@ -40,7 +40,7 @@ from annotated.transformer import Config, Transformer
 
 ROOT = Path(__file__).resolve().parent.parent
 DECODERS = {"stretto": {"N_decoder": 1, "h_cross": 1}, "largo": {"N_decoder": 3, "h_cross": 4}}
-SEEDS = range(1, 6)
+SEEDS = {"stretto": range(1, 6), "largo": range(1, 4)}
 STEPS = range(100, MICROLINGUA["max_steps"] + 1, 100)
 
 
@@ -49,8 +49,8 @@ def train_all(runs: Path) -> None:
     pairs = [[Pair(e.en, e.it) for e in generate(n, seed)] for n, seed in ((200_000, 0), (500, 1))]
     training, validation = (encode_pairs(p, tokenizer, max_len=64) for p in pairs)
     options = {name: value for name, value in MICROLINGUA.items() if name not in ("vocab_size", "dropout", "max_steps")}
-    for seed in SEEDS:
-        for name, shape in DECODERS.items():
+    for name, shape in DECODERS.items():
+        for seed in SEEDS[name]:
             folder = runs / f"{name}-{seed}"
             for step in STEPS:  # un tratto alla volta, per tenere i pesi lungo la strada
                 if (folder / str(step) / "model.safetensors").exists():
@@ -117,7 +117,7 @@ def provenance(rows: list[dict[str, Any]]) -> dict[str, str]:
         "comando": "python tools/semi_microlingua.py addestra, poi misura",
         "opzioni": ", ".join(f"{key} {value}" for key, value in MICROLINGUA.items()),
         "decoder": "; ".join(shapes),
-        "semi": f"da {SEEDS[0]} a {SEEDS[-1]}",
+        "semi": ", ".join(f"{row['decoder']} {row['seme']}" for row in rows if row["passo"] == STEPS[-1]),
         "commit": commit,
         "data": date.today().isoformat(),
         "macchina": f"2 core, un thread per addestramento, torch {torch.__version__.split('+')[0]}",
@@ -128,9 +128,11 @@ def provenance(rows: list[dict[str, Any]]) -> dict[str, str]:
 def measure_all(runs: Path, output: Path) -> None:
     rows = []
     for name in DECODERS:
-        for seed in SEEDS:
+        for seed in SEEDS[name]:
             for step in STEPS:
                 folder = runs / f"{name}-{seed}" / str(step)
+                if not (runs / f"{name}-{seed}" / str(STEPS[-1]) / "secondi").exists():
+                    continue  # non ancora addestrato fino in fondo
                 row = {"decoder": name, "seme": seed, "passo": step, "secondi": int((folder / "secondi").read_text())}
                 rows.append(row | measure(folder, last=step == STEPS[-1]))
                 print({key: value for key, value in rows[-1].items() if not isinstance(value, list)}, flush=True)
