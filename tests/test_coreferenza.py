@@ -1,5 +1,6 @@
 """Le coppie minime per «it»: bilanciate, lette con i loro errori, misurate senza sbagliare nome."""
 
+import json
 import subprocess
 import sys
 from collections import Counter
@@ -26,6 +27,7 @@ from annotated.coreference import (
 from annotated.microlingua import generate
 from annotated.transformer import attention_weights
 
+ROOT = Path(__file__).resolve().parent.parent
 probes = read_probes()
 
 
@@ -81,9 +83,8 @@ def test_half_a_pair_and_an_empty_file(tmp_path: Path) -> None:
 
 
 def test_probes_travel_with_the_package(tmp_path: Path) -> None:
-    root = Path(__file__).resolve().parent.parent
     command = [sys.executable, "-c", "from setuptools import setup; setup()", "-q", "build", "-b", str(tmp_path)]
-    subprocess.run(command, cwd=root, check=True, capture_output=True)
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
     assert (tmp_path / "lib" / "annotated" / "coreference.tsv").read_bytes() == PROBES.read_bytes()
 
 
@@ -159,3 +160,11 @@ def test_microlingua_pairs() -> None:
         for p in (a, b):
             changed = [x for x, y in zip(p.it.split(), p.wrong.split(), strict=True) if x != y]
             assert len(changed) == 2 and changed[0] in ("esso", "essa")
+
+
+def test_the_file_of_seeds_says_where_it_comes_from() -> None:
+    runs = json.loads((ROOT / "book" / "dati" / "semi_microlingua.json").read_text("utf-8"))
+    assert {"comando", "opzioni", "semi", "commit", "data", "macchina", "durata"} <= set(runs["provenienza"])
+    trained = {(row["decoder"], row["seme"]) for row in runs["righe"]}
+    finished = {(row["decoder"], row["seme"]) for row in runs["righe"] if "esatte" in row}
+    assert trained == finished and {decoder for decoder, _ in trained} == {"stretto", "largo"}

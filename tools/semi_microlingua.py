@@ -53,7 +53,7 @@ def train_all(runs: Path) -> None:
         for seed in SEEDS[name]:
             folder = runs / f"{name}-{seed}"
             for step in STEPS:  # un tratto alla volta, per tenere i pesi lungo la strada
-                if (folder / str(step) / "model.safetensors").exists():
+                if any((folder / str(s) / "secondi").exists() for s in (step, STEPS[-1])):
                     continue
                 torch.manual_seed(seed)
                 form = Config.preset("mini", tokenizer.vocab_size, dropout=MICROLINGUA["dropout"], **shape)
@@ -83,6 +83,7 @@ def measure(folder: Path, last: bool) -> dict[str, Any]:
     place = [int(i) for i in torch.unravel_index(favourite, gaps.shape[1:])]
     found: dict[str, Any] = {
         "accordo": right(model), "scarto": scores.mean().item(), "divisioni": scores.std().item(),
+        "due_nomi": max(m.sum(-1).mean(0).max().item() for m in masses),  # la testa che più li guarda
         "soglia": shuffled_best(gaps).quantile(0.95).item(), "strato_testa_posto": place,
     }  # fmt: skip
     if last:
@@ -131,8 +132,8 @@ def measure_all(runs: Path, output: Path) -> None:
         for seed in SEEDS[name]:
             for step in STEPS:
                 folder = runs / f"{name}-{seed}" / str(step)
-                if not (runs / f"{name}-{seed}" / str(STEPS[-1]) / "secondi").exists():
-                    continue  # non ancora addestrato fino in fondo
+                if not all((folder.parent / str(s) / "secondi").exists() for s in (step, STEPS[-1])):
+                    continue  # addestramento non finito, o tratto non salvato
                 row = {"decoder": name, "seme": seed, "passo": step, "secondi": int((folder / "secondi").read_text())}
                 rows.append(row | measure(folder, last=step == STEPS[-1]))
                 print({key: value for key, value in rows[-1].items() if not isinstance(value, list)}, flush=True)
