@@ -1,0 +1,170 @@
+"""Le coppie minime per «it»: bilanciate, lette con i loro errori, misurate senza sbagliare nome."""
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+
+from annotated import AnnotatedError, Config, Transformer, load_pretrained
+from annotated.common import BOS, EOS
+from annotated.coreference import (
+    PROBES,
+    agreement,
+    bootstrap,
+    gap,
+    group_means,
+    log_probs,
+    microlingua_probes,
+    noun_masses,
+    read_probes,
+    shuffled_best,
+    split_half,
+)
+from annotated.microlingua import generate
+from annotated.transformer import attention_weights
+
+ROOT = Path(__file__).resolve().parent.parent
+probes = read_probes()
+
+
+def test_every_shortcut_is_exactly_half() -> None:
+    assert len(probes) >= 200
+    cells = Counter((p.antecedent, p.nouns[p.antecedent].gender) for p in probes)
+    assert set(cells.values()) == {len(probes) // 4}
+    clues = Counter((p.frame, p.clue, p.nouns[p.antecedent].gender) for p in probes)
+    assert set(clues.values()) == {1} and len(clues) == len(probes)
+    assert set(Counter(p.frame for p in probes).values()) == {4}
+
+
+def test_pairs_differ_in_one_word() -> None:
+    for a, b in zip(probes[::2], probes[1::2], strict=True):
+        changed = [(x, y) for x, y in zip(a.en.split(), b.en.split(), strict=True) if x != y]
+        assert changed == [(a.clue, b.clue)] or changed == [(f"{a.clue}.", f"{b.clue}.")]
+        assert {a.antecedent, b.antecedent} == {0, 1}
+
+
+def test_no_sentence_twice() -> None:
+    assert len({p.en for p in probes}) == len({p.it for p in probes}) == len(probes)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("\tanimal\tanimale\tm\t", "\tanimal\tanimale\tf\t", "uno maschile"),
+        ("\tanimal\tanimale\tm\t", "\tbeast\tanimale\tm\t", "«beast» deve comparire una volta"),
+        ("troppo stanco.\t", "troppo stanca.\t", "solo nell'accordo"),
+        ("\t1\ttired\t", "\t2\ttired\t", "solo nell'accordo"),
+        ("\t1\ttired\t", "\tprimo\ttired\t", "l'antecedente 1 o 2"),
+        ("\t2\twide\t", "\t2\twide\tlarge\t", "14 colonne invece di 13"),
+        ("the street because it was too wide", "the street since it was too wide", "non fa coppia minima"),
+    ],
+)
+def test_mistakes_are_told_with_the_line(tmp_path: Path, old: str, new: str, message: str) -> None:
+    text = PROBES.read_text("utf-8")
+    assert old in text
+    path = tmp_path / "coppie.tsv"
+    path.write_text(text.replace(old, new, 1), "utf-8")
+    with pytest.raises(AnnotatedError, match=rf"coppie\.tsv, riga \d+: .*{message}"):
+        read_probes(path)
+
+
+def test_half_a_pair_and_an_empty_file(tmp_path: Path) -> None:
+    path = tmp_path / "coppie.tsv"
+    path.write_text("".join(PROBES.read_text("utf-8").splitlines(keepends=True)[:-1]), "utf-8")
+    with pytest.raises(AnnotatedError, match="servono coppie"):
+        read_probes(path)
+    path.write_text("# niente\n", "utf-8")
+    with pytest.raises(AnnotatedError, match="0 frasi"):
+        read_probes(path)
+
+
+def test_probes_travel_with_the_package(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "from setuptools import setup; setup()", "-q", "build", "-b", str(tmp_path)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    assert (tmp_path / "lib" / "annotated" / "coreference.tsv").read_bytes() == PROBES.read_bytes()
+
+
+def test_masses_one_by_one() -> None:
+    "A lotti, con il riempitivo, come una frase alla volta con i pezzi contati a mano."
+    model, tokenizer = load_pretrained("mini")
+    some = probes[:6] + microlingua_probes(generate(3, seed=5, held_out=True))
+    for offset in (0, 1):
+        masses = noun_masses(model, tokenizer, some, offset, batch=5)
+        for probe, got in zip(some, masses, strict=True):
+            ids = [*tokenizer.encode([probe.en])[0], EOS]
+            words = tokenizer.decode([ids])[0].lower().replace(".", "").split()
+            starts = [piece.startswith("▁") for piece in tokenizer.pieces(ids)[:-2]]
+            owner = [sum(starts[: i + 1]) - 1 for i in range(len(starts))]
+            query = max(i for i, w in enumerate(owner) if words[w] == "it") + offset
+            weights = attention_weights(model, torch.tensor([ids]), torch.tensor([[BOS]])).encoder
+            for layer, matrix in enumerate(weights):
+                for n, noun in enumerate(probe.nouns):
+                    columns = [i for i, w in enumerate(owner) if words[w] == noun.en]
+                    torch.testing.assert_close(got[layer, :, n], matrix[0, :, query][:, columns].sum(-1))
+
+
+def test_gap_of_a_blind_head_is_zero() -> None:
+    masses = torch.zeros(len(probes), 2, 1, 2)
+    masses[:, 0, :, 0] = masses[:, 1, :, 1] = 0.7  # una testa guarda il primo nome, l'altra il secondo
+    frames = group_means(gap(masses, probes), [p.frame for p in probes])
+    assert frames.abs().max() < 1e-6
+
+
+def test_group_means_and_bootstrap() -> None:
+    values = torch.tensor([[1.0, 0.0], [3.0, 0.0], [10.0, 2.0]])
+    assert group_means(values, ["b", "b", "a"]).tolist() == [[2.0, 0.0], [10.0, 2.0]]
+    low, high = bootstrap(torch.randn(400, 3, generator=torch.Generator().manual_seed(0)))
+    assert ((high - low - 2 * 1.96 / 20).abs() < 0.03).all()
+    assert bootstrap(torch.ones(5)).tolist() == [1.0, 1.0]
+
+
+def test_controls_find_a_head_only_if_there_is_one() -> None:
+    noise = torch.randn(73, 3, 4, generator=torch.Generator().manual_seed(0))
+    assert (shuffled_best(noise) >= noise.mean(0).max()).float().mean() > 0.05
+    noise[:, 1, 2] += 1.0
+    assert noise.mean(0).max() > shuffled_best(noise).max()
+    picks, scores = split_half(noise.flatten(1))
+    assert (picks == 6).all() and abs(scores.mean() - 1.0) < 0.3
+
+
+def test_log_probs_like_one_sentence_at_a_time() -> None:
+    model, tokenizer = load_pretrained("mini")
+    chosen = microlingua_probes(generate(4, seed=1, held_out=True))
+    sources, targets = [p.en for p in chosen], [p.it for p in chosen]
+    together = log_probs(model, tokenizer, sources, targets, batch=3)
+    for source, target, value in zip(sources, targets, together, strict=True):
+        src, tgt = ([*ids, EOS] for ids in tokenizer.encode([source, target]))
+        logits = model(torch.tensor([src]), torch.tensor([[BOS, *tgt[:-1]]]))[0].log_softmax(-1)
+        torch.testing.assert_close(value, logits[range(len(tgt)), tgt].sum(), atol=1e-4, rtol=1e-4)
+
+
+def test_agreement_of_a_model_that_solves_and_of_one_that_cannot() -> None:
+    model, tokenizer = load_pretrained("mini")
+    toy = microlingua_probes(generate(50, seed=9, held_out=True))
+    assert (agreement(model, tokenizer, toy) > 0).float().mean() > 0.95
+    torch.manual_seed(0)
+    untrained = Transformer(Config.preset("mini", tokenizer.vocab_size)).eval()
+    assert 0.3 < (agreement(untrained, tokenizer, toy) > 0).float().mean() < 0.7
+
+
+def test_microlingua_pairs() -> None:
+    examples = generate(100, seed=2, held_out=True)
+    toy = microlingua_probes(examples)
+    assert [p.en for p in toy[::2]] == [e.en for e in examples] and [p.it for p in toy[::2]] == [e.it for e in examples]
+    for a, b in zip(toy[::2], toy[1::2], strict=True):
+        assert a.nouns == b.nouns and {a.antecedent, b.antecedent} == {0, 1}
+        for p in (a, b):
+            changed = [x for x, y in zip(p.it.split(), p.wrong.split(), strict=True) if x != y]
+            assert len(changed) == 2 and changed[0] in ("esso", "essa")
+
+
+def test_the_file_of_seeds_says_where_it_comes_from() -> None:
+    runs = json.loads((ROOT / "book" / "dati" / "semi_microlingua.json").read_text("utf-8"))
+    assert {"comando", "opzioni", "semi", "commit", "data", "macchina", "durata"} <= set(runs["provenienza"])
+    trained = {(row["decoder"], row["seme"]) for row in runs["righe"]}
+    finished = {(row["decoder"], row["seme"]) for row in runs["righe"] if "esatte" in row}
+    assert trained == finished and {decoder for decoder, _ in trained} == {"stretto", "largo"}

@@ -1,0 +1,152 @@
+"""Addestra la microlingua con più semi e due decoder, e misura in ciascun modello chi guarda l'antecedente di «it».
+
+    python tools/semi_microlingua.py addestra [--runs CARTELLA]    ripartibile: salta ciò che è già fatto
+    python tools/semi_microlingua.py misura [--runs CARTELLA]      scrive book/dati/semi_microlingua.json
+
+Il capitolo «it → animal» ridisegna le sue figure da quel file. Cambia soltanto il decoder: uno strato con una testa
+incrociata, come `mini`, o tre strati con quattro; tutto il resto è quello predefinito di «annotated train».
+"""
+
+import argparse
+import copy
+import json
+import subprocess
+import time
+from collections import Counter
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from annotated.cli import MICROLINGUA
+from annotated.common import atomic_write
+from annotated.coreference import (
+    agreement,
+    bootstrap,
+    gap,
+    group_means,
+    microlingua_probes,
+    noun_masses,
+    shuffled_best,
+    split_half,
+)
+from annotated.data import Pair, encode_pairs
+from annotated.decoding import translate
+from annotated.evaluation import evaluate
+from annotated.microlingua import generate
+from annotated.training import TrainingConfig, load_model, load_pretrained, save_model, train
+from annotated.transformer import Config, Transformer
+
+ROOT = Path(__file__).resolve().parent.parent
+DECODERS = {"stretto": {"N_decoder": 1, "h_cross": 1}, "largo": {"N_decoder": 3, "h_cross": 4}}
+SEEDS = {"stretto": range(1, 6), "largo": range(1, 4)}
+STEPS = range(100, MICROLINGUA["max_steps"] + 1, 100)
+
+
+def train_all(runs: Path) -> None:
+    _, tokenizer = load_pretrained("mini")  # lo stesso vocabolario per tutti
+    pairs = [[Pair(e.en, e.it) for e in generate(n, seed)] for n, seed in ((200_000, 0), (500, 1))]
+    training, validation = (encode_pairs(p, tokenizer, max_len=64) for p in pairs)
+    options = {name: value for name, value in MICROLINGUA.items() if name not in ("vocab_size", "dropout", "max_steps")}
+    for name, shape in DECODERS.items():
+        for seed in SEEDS[name]:
+            folder = runs / f"{name}-{seed}"
+            for step in STEPS:  # un tratto alla volta, per tenere i pesi lungo la strada
+                if any((folder / str(s) / "secondi").exists() for s in (step, STEPS[-1])):
+                    continue
+                torch.manual_seed(seed)
+                form = Config.preset("mini", tokenizer.vocab_size, dropout=MICROLINGUA["dropout"], **shape)
+                model, started = Transformer(form), time.perf_counter()
+                config = TrainingConfig(max_steps=step, seed=seed, **options)
+                train(model, tokenizer, training, validation, config, folder, resume=True)
+                save_model(folder / str(step), model, tokenizer)
+                (folder / str(step) / "secondi").write_text(f"{time.perf_counter() - started:.0f}")
+
+
+def measure(folder: Path, last: bool) -> dict[str, Any]:
+    "Le misure del capitolo su un modello; l'ablazione soltanto alla fine dell'addestramento."
+    model, tokenizer = load_model(folder)
+    probes = microlingua_probes(generate(200, seed=3, held_out=True))
+    frames = [probe.frame for probe in probes]
+
+    def right(model: Transformer) -> float:
+        return (agreement(model, tokenizer, probes) > 0).float().mean().item()
+
+    def exact(model: Transformer) -> float:
+        return evaluate(translate(model, tokenizer, [p.en for p in probes], beam=1), [p.it for p in probes]).exact
+
+    masses = [noun_masses(model, tokenizer, probes, offset) for offset in range(6)]
+    gaps = torch.stack([group_means(gap(m, probes), frames) for m in masses], dim=-1)  # (coppie, N, h, 6)
+    picks, scores = split_half(gaps.flatten(1))
+    favourite = torch.tensor(Counter(picks.tolist()).most_common(1)[0][0])
+    place = [int(i) for i in torch.unravel_index(favourite, gaps.shape[1:])]
+    found: dict[str, Any] = {
+        "accordo": right(model), "scarto": scores.mean().item(), "divisioni": scores.std().item(),
+        "due_nomi": max(m.sum(-1).mean(0).max().item() for m in masses),  # la testa che più li guarda
+        "soglia": shuffled_best(gaps).quantile(0.95).item(), "strato_testa_posto": place,
+    }  # fmt: skip
+    if last:
+        low, high = bootstrap(gaps)
+        found |= {"media": gaps.mean(0).tolist(), "intervallo": [low.tolist(), high.tolist()], "esatte": exact(model)}
+        ablated = [[without(model, i, j) for j in range(model.config.h)] for i in range(model.config.N)]
+        found["accordo_senza"] = [[right(m) for m in row] for row in ablated]
+        found["esatte_senza"] = [[exact(m) for m in row] for row in ablated]
+    return rounded(found)
+
+
+def rounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: rounded(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [rounded(item) for item in value]
+    return round(value, 4) if isinstance(value, float) else value
+
+
+def without(model: Transformer, layer: int, head: int) -> Transformer:
+    "Una copia del modello con una testa dell'encoder spenta."
+    ablated, d_k = copy.deepcopy(model), model.config.d_model // model.config.h
+    ablated.encoder.layers[layer].self_attention.W_o.weight.data[:, head * d_k : (head + 1) * d_k] = 0.0
+    return ablated
+
+
+def provenance(rows: list[dict[str, Any]]) -> dict[str, str]:
+    command = ["git", "rev-parse", "--short", "HEAD"]
+    commit = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+    shapes = [f"{name}: {x['N_decoder']} strati, {x['h_cross']} teste incrociate" for name, x in DECODERS.items()]
+    return {
+        "comando": "python tools/semi_microlingua.py addestra, poi misura",
+        "opzioni": ", ".join(f"{key} {value}" for key, value in MICROLINGUA.items()),
+        "decoder": "; ".join(shapes),
+        "semi": ", ".join(f"{row['decoder']} {row['seme']}" for row in rows if row["passo"] == STEPS[-1]),
+        "commit": commit,
+        "data": date.today().isoformat(),
+        "macchina": f"2 core, un thread per addestramento, torch {torch.__version__.split('+')[0]}",
+        "durata": f"{sum(row['secondi'] for row in rows) / 60:.0f} minuti di addestramento in tutto",
+    }
+
+
+def measure_all(runs: Path, output: Path) -> None:
+    rows = []
+    for name in DECODERS:
+        for seed in SEEDS[name]:
+            for step in STEPS:
+                folder = runs / f"{name}-{seed}" / str(step)
+                if not all((folder.parent / str(s) / "secondi").exists() for s in (step, STEPS[-1])):
+                    continue  # addestramento non finito, o tratto non salvato
+                row = {"decoder": name, "seme": seed, "passo": step, "secondi": int((folder / "secondi").read_text())}
+                rows.append(row | measure(folder, last=step == STEPS[-1]))
+                print({key: value for key, value in rows[-1].items() if not isinstance(value, list)}, flush=True)
+    lines = ",\n".join(json.dumps(row) for row in rows)
+    with atomic_write(output) as file:
+        file.write(f'{{"provenienza": {json.dumps(provenance(rows))},\n"righe": [\n{lines}\n]}}\n'.encode())
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("azione", choices=["addestra", "misura"])
+    parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "semi")
+    parser.add_argument("--out", type=Path, default=ROOT / "book" / "dati" / "semi_microlingua.json")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    train_all(arguments.runs) if arguments.azione == "addestra" else measure_all(arguments.runs, arguments.out)
