@@ -528,10 +528,12 @@ async function mount(host, css, data) {
     state.focus = { query: link(0, "query", first.focus), key: null };
     state.pinned = true;
   }
-  new ResizeObserver(() => {
+  function fit() {
     const now = Math.floor(host.clientWidth) - 10;
-    if (now && now !== width) { width = now; render(); }
-  }).observe(host);
+    if (now > 0 && now !== width) { width = now; render(); }
+  }
+  fit();
+  new ResizeObserver(fit).observe(host);
 }
 
 // Chiaro o scuro: come la pagina che ci ospita (il libro, Colab, JupyterLab); se non lo dice, come il sistema.
