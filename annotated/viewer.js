@@ -282,8 +282,9 @@ async function mount(host, css, data) {
     const left = Math.min(widest(rows), room) + digits + 6, right = width - Math.min(widest(columns), room) - digits - 6;
     const [from, to] = [left + n * strip + 4, right - n * strip - 4];
     const y = (i) => top + step * (i + 0.5);
+    const beside = (c) => (c - (n - 1) / 2) * Math.min(3, 12 / n); // le linee di due teste non si coprono
     const curve = (c, i, j, x, opacity) => svg("path", {
-      d: `M${from} ${y(i)}C${(from + to) / 2} ${y(i)} ${(from + to) / 2} ${y(j)} ${to} ${y(j)}`,
+      d: `M${from} ${y(i) + beside(c)}C${(from + to) / 2} ${y(i) + beside(c)} ${(from + to) / 2} ${y(j) + beside(c)} ${to} ${y(j) + beside(c)}`,
       stroke: paint(panel, c, x), "stroke-opacity": opacity.toFixed(3), "stroke-width": (1 + 3 * Math.abs(x)).toFixed(2),
       "stroke-dasharray": panel.signed && x < 0 ? "4 3" : null,
     });
@@ -523,7 +524,7 @@ async function mount(host, css, data) {
     drawTable();
     highlightAll();
   }
-  root.append(controls, html("div", { class: "modello" }, grid, switches), title, stage, readout, legend, html("div", { class: "piede" }, table, help));
+  root.append(controls, html("div", { class: "modello" }, grid, switches), html("div", { class: "palco" }, title, stage, legend), readout, html("div", { class: "piede" }, table, help));
   if (first.focus !== null) {
     state.focus = { query: link(0, "query", first.focus), key: null };
     state.pinned = true;

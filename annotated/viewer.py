@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Kind', 'HEAD_COLORS', 'LEVELS', 'LIMIT', 'AttentionMap', 'read_attention', 'word_index', 'merge_words', 'by_words',
-           'align_pieces', 'quantize', 'dequantize', 'View', 'attention_view']
+           'align_pieces', 'quantize', 'dequantize', 'check_page', 'View', 'attention_view']
 
 # %% ../book/20_vedere.ipynb #e294a06c
 import base64
@@ -61,7 +61,7 @@ class AttentionMap:
         if not (w.min() >= 0 and np.abs(w.sum(axis=-1) - 1).max() < 0.01):
             raise ValueError(f"{self.kind}: ogni riga di pesi dev'essere una distribuzione, non negativa e di somma 1.")
 
-# %% ../book/20_vedere.ipynb #f3b171e8
+# %% ../book/20_vedere.ipynb #d20366fd
 def read_attention(
     model: Transformer,
     tokenizer: Tokenizer,
@@ -74,14 +74,16 @@ def read_attention(
     con `<s>`. Il dropout è spento. Solleva `AnnotatedError` se una frase è vuota o troppo lunga.
     """
     training, device = model.training, next(model.parameters()).device
-    model.eval()
-    if target is None:
-        [target] = translate(model, tokenizer, [source])
     [src] = encode_sources(tokenizer, [source], model.config.max_len, "frase")
-    [tgt] = encode_sources(tokenizer, [target], model.config.max_len, "traduzione")
-    shifted = [BOS, *tgt[:-1]]
-    weights = attention_weights(model, *(torch.tensor([ids], device=device) for ids in (src, shifted)))
-    model.train(training)
+    model.eval()
+    try:
+        if target is None:
+            [target] = translate(model, tokenizer, [source])
+        [tgt] = encode_sources(tokenizer, [target], model.config.max_len, "traduzione")
+        shifted = [BOS, *tgt[:-1]]
+        weights = attention_weights(model, *(torch.tensor([ids], device=device) for ids in (src, shifted)))
+    finally:
+        model.train(training)
     read, written, known = (tokenizer.pieces(ids) for ids in (src, tgt, shifted))
     return [
         AttentionMap("encoder", torch.cat(weights.encoder), read, read),
@@ -188,12 +190,13 @@ def _pairs(a: dict[str, Any], b: dict[str, Any]) -> dict[str, dict[str, list[tup
         for unit, name in (("pieces", "Labels"), ("words", "WordLabels"))
     }
 
-# %% ../book/20_vedere.ipynb #4c1fb16e
+# %% ../book/20_vedere.ipynb #ceedb25b
 def _asset(name: str) -> str:
     return files("annotated").joinpath(name).read_text("utf-8")
 
 
-def _check_page(path: Path) -> None:
+def check_page(path: Path) -> None:
+    "Solleva `AnnotatedError` se in `path` non si può scrivere una pagina: altra estensione, o cartella che manca."
     if path.suffix.lower() != ".html":
         raise AnnotatedError(f"{path}: la vista è una pagina web. Scegli un nome che finisca in .html.")
     if not path.parent.is_dir():
@@ -271,7 +274,7 @@ def _draw(ax: Any, panel: _Panel, title: str, signed: bool) -> None:
     ax.tick_params(length=0, labelsize=7)
     ax.spines[:].set_visible(False)
 
-# %% ../book/20_vedere.ipynb #be32f9de
+# %% ../book/20_vedere.ipynb #2431bbe2
 @dataclass(frozen=True)
 class View:
     "Una vista pronta, che un quaderno mostra da sé. La costruisce `attention_view`."
@@ -295,7 +298,7 @@ class View:
 
     def save(self, path: str | Path, title: str = "Vedere l'attenzione") -> None:
         "Scrive una pagina autonoma. Solleva `AnnotatedError` se il nome non finisce in .html o la cartella non esiste."
-        _check_page(Path(path))
+        check_page(Path(path))
         head, tail = _asset("viewer.html").replace("{titolo}", escape(title)).split("{vista}")
         with atomic_write(path) as file:
             file.write(f"{head}{self.html}{tail}".encode())
