@@ -4,10 +4,11 @@
 // Lettere: k attenzione (encoder, decoder, cross), s frase, l strato, h testa, i riga (query), j colonna (chiave).
 // Tutto si conta da 0; soltanto le etichette contano da 1.
 
+const SOURCE = "partenza", WRITING = "pezzo da scrivere", KNOWN = "già letto", WHILE = "mentre si scrive guarda";
 const ROLES = {
-  encoder: { name: "encoder", looks: "guarda", query: "chi guarda (partenza)", key: "chi è guardato (partenza)" },
-  decoder: { name: "decoder", looks: "mentre si scrive guarda", query: "chi guarda (pezzo da scrivere)", key: "chi è guardato (già letto)" },
-  cross: { name: "incrociata", looks: "mentre si scrive guarda", query: "chi guarda (pezzo da scrivere)", key: "chi è guardato (partenza)" },
+  encoder: { name: "encoder", looks: "guarda", query: `chi guarda (${SOURCE})`, key: `chi è guardato (${SOURCE})` },
+  decoder: { name: "decoder", looks: WHILE, query: `chi guarda (${WRITING})`, key: `chi è guardato (${KNOWN})` },
+  cross: { name: "incrociata", looks: WHILE, query: `chi guarda (${WRITING})`, key: `chi è guardato (${SOURCE})` },
 };
 const MORE = "#0b8a83", LESS = "#c2408f"; // nella differenza: di più e di meno nella seconda frase
 const THIN = 0.02; // d'insieme, una linea più leggera di così non si disegna
@@ -90,8 +91,13 @@ function meanMatrix(map, l, heads, words) {
 // ---------------------------------------------------------------- la vista
 
 function start(id, css, data) {
-  for (const host of document.querySelectorAll(`[data-vista="${id}"]`))
-    if (!host.shadowRoot) mount(host, css, data); // la stessa uscita può comparire due volte
+  for (const host of document.querySelectorAll(`[data-vista="${id}"]`)) {
+    if (host.shadowRoot) continue; // la stessa uscita può comparire due volte
+    mount(host, css, data).catch((error) => {
+      host.shadowRoot.append("Questo browser non sa mostrare la figura interattiva: aggiornalo.");
+      throw error;
+    });
+  }
 }
 
 async function mount(host, css, data) {
@@ -130,17 +136,21 @@ async function mount(host, css, data) {
   const pairs = (side) => data.pairs[state.k][state.words ? "words" : "pieces"][side];
 
   // I canali sono ciò che ha un colore: le teste accese, oppure la loro media.
-  function channels() {
-    const heads = [...chosen().heads].sort((a, b) => a - b);
-    if (!state.average || heads.length === 1) return heads.map((h) => ({ name: `testa ${h + 1}`, color: color(h), heads: [h] }));
-    return [{ name: heads.length === map().h ? "media di tutte le teste" : `media delle teste ${listed(heads)}`, color: "var(--inchiostro)", heads }];
+  const lit = () => [...chosen().heads].sort((a, b) => a - b);
+  function called(heads) {
+    if (heads.length === 1) return `testa ${heads[0] + 1}`;
+    return heads.length === map().h ? "media di tutte le teste" : `media delle teste ${heads.map((h) => h + 1).join(", ")}`;
   }
-  const listed = (heads) => heads.map((h) => h + 1).join(", ");
+  function channels() {
+    if (state.average && lit().length > 1) return [{ name: called(lit()), color: "var(--inchiostro)", heads: lit() }];
+    return lit().map((h) => ({ name: called([h]), color: color(h), heads: [h] }));
+  }
 
   // Un pannello è ciò che si disegna: le etichette di righe e colonne e, per ogni canale, una matrice.
   function sentencePanel(s, l, drawn) {
-    const matrices = drawn.map((channel) => ({ ...channel, matrix: meanMatrix(map(s), l, channel.heads, state.words) }));
-    return { id: s, name: pair ? data.names[s] : "", rows: labels(s, "query"), columns: labels(s, "key"), channels: matrices };
+    const filled = drawn.map((channel) => ({ ...channel, matrix: meanMatrix(map(s), l, channel.heads, state.words) }));
+    const name = pair ? data.names[s] : "";
+    return { id: s, name, rows: labels(s, "query"), columns: labels(s, "key"), channels: filled };
   }
   function differencePanel(l, heads) {
     const [a, b] = [0, 1].map((s) => meanMatrix(map(s), l, heads, state.words));
@@ -150,16 +160,15 @@ async function mount(host, css, data) {
       const [one, two] = [labels(0, side)[i], labels(1, side)[m]];
       return one === two ? one : `${one} | ${two}`;
     });
-    const name = heads.length > 1 ? `media delle teste ${listed(heads)}` : `testa ${heads[0] + 1}`;
     return {
       id: 2, signed: true, name: `differenza: ${data.names[1]} meno ${data.names[0]}`,
-      rows: both("query"), columns: both("key"), channels: [{ name, matrix }],
+      rows: both("query"), columns: both("key"), channels: [{ name: called(heads), matrix }],
     };
   }
   function panels() {
-    const { l, heads } = chosen(), drawn = channels();
+    const { l } = chosen();
     const wanted = !pair ? [0] : state.show === "all" ? [0, 1, 2] : [Number(state.show)];
-    return wanted.map((id) => id < 2 ? sentencePanel(id, l, drawn) : differencePanel(l, [...heads].sort((a, b) => a - b)));
+    return wanted.map((id) => id < 2 ? sentencePanel(id, l, channels()) : differencePanel(l, lit()));
   }
 
   // Dove cade, negli altri pannelli, la posizione n di questo.
@@ -173,26 +182,36 @@ async function mount(host, css, data) {
 
   // -------- comandi
 
-  const option = (group, value, text) => html("label", {},
-    html("input", { type: "radio", name: group, value, checked: String(state[group]) === value, change: () => set(group, value) }),
-    html("span", {}, text));
-  const choice = (group, title, options) =>
-    html("fieldset", {}, html("legend", {}, title), ...options.map(([value, text]) => option(group, value, text)));
-  const check = (name, text) => html("label", { class: "spunta" },
-    html("input", { type: "checkbox", checked: state[name], change: (event) => set(name, event.target.checked) }), text);
+  function option(name, value, text) {
+    const checked = String(state[name]) === value;
+    const input = html("input", { type: "radio", name, value, checked, change: () => set(name, value) });
+    return html("label", {}, input, html("span", {}, text));
+  }
+  const choice = (name, title, options) =>
+    html("fieldset", {}, html("legend", {}, title), ...options.map(([value, text]) => option(name, value, text)));
+  function check(name, text) {
+    const change = (event) => set(name, event.target.checked);
+    return html("label", { class: "spunta" }, html("input", { type: "checkbox", checked: state[name], change }), text);
+  }
 
   function set(name, value) {
     state[name] = name === "k" ? Number(value) : value;
     if (name === "k" || name === "words") release();
     render();
   }
+  const kinds = sentences[0].map((m, k) => [String(k), ROLES[m.kind].name]);
+  const shows = [["all", "affiancate"], ["0", data.names[0]], ["1", data.names[1]], ["2", "differenza"]];
   const controls = html("div", { class: "comandi" },
-    sentences[0].length > 1 && choice("k", "Attenzione", sentences[0].map((m, k) => [String(k), ROLES[m.kind].name])),
+    kinds.length > 1 && choice("k", "Attenzione", kinds),
     choice("view", "Vista", [["lines", "linee"], ["matrix", "matrice"]]),
-    pair && choice("show", "Frasi", [["all", "affiancate"], ["0", data.names[0]], ["1", data.names[1]], ["2", "differenza"]]),
+    pair && choice("show", "Frasi", shows),
   );
+  function lightAll() {
+    chosen().heads = new Set(range(map().h));
+    render();
+  }
   const switches = html("div", { class: "comandi" },
-    html("button", { type: "button", class: "tutte", click: () => { chosen().heads = new Set(range(map().h)); render(); } }, "tutte le teste"),
+    html("button", { type: "button", class: "tutte", click: lightAll }, "tutte le teste"),
     check("average", "media"),
     data.mergeable && check("words", "parole intere"),
   );
@@ -215,13 +234,15 @@ async function mount(host, css, data) {
   }
   function chip(h) {
     return html("button", {
-      type: "button", class: "testa", style: `--colore: ${color(h)}`, title: "clic: accende o spegne; doppio clic: sola",
+      type: "button", class: "testa", style: `--colore: ${color(h)}`,
+      title: "clic: accende o spegne; doppio clic: lascia accesa questa sola",
       click: () => toggle(h), dblclick: () => open(chosen().l, h),
     }, String(h + 1));
   }
   function thumbnail(l, h) {
-    const panel = state.show === "2" ? differencePanel(l, [h]) : sentencePanel(state.show === "1" ? 1 : 0, l, [{ heads: [h] }]);
-    const { matrix } = panel.channels[0], [T, S] = [panel.rows.length, panel.columns.length];
+    const s = state.show === "1" ? 1 : 0;
+    const panel = state.show === "2" ? differencePanel(l, [h]) : sentencePanel(s, l, [{ heads: [h] }]);
+    const { matrix } = panel.channels[0], T = panel.rows.length, S = panel.columns.length;
     const canvas = html("canvas", { width: S, height: T, "aria-hidden": "true" });
     const pen = canvas.getContext("2d");
     for (let i = 0; i < T; i++)
@@ -232,7 +253,8 @@ async function mount(host, css, data) {
       }
     const add = (event) => event.shiftKey && l === chosen().l; // con Maiusc si aggiunge
     return html("button", {
-      type: "button", class: "miniatura", style: `--colore: ${color(h)}`, "aria-label": `strato ${l + 1}, testa ${h + 1}`,
+      type: "button", class: "miniatura", style: `--colore: ${color(h)}`,
+      "aria-label": `strato ${l + 1}, testa ${h + 1}`,
       click: (event) => (add(event) ? toggle(h) : open(l, h)),
     }, canvas);
   }
@@ -243,7 +265,8 @@ async function mount(host, css, data) {
       buttons = [range(H).map(chip), ...range(N).map((l) => range(H).map((h) => thumbnail(l, h)))];
       grid.style.setProperty("--teste", H);
       grid.setAttribute("aria-label", `Il modello in miniatura, ${role().name}: ${N} strati per ${H} teste`);
-      grid.replaceChildren(...buttons.flatMap((row, r) => [html("span", { class: "strato" }, r ? String(r) : "testa"), ...row]));
+      const name = (r) => html("span", { class: "strato" }, r ? String(r) : "testa");
+      grid.replaceChildren(...buttons.flatMap((row, r) => [name(r), ...row]));
     }
     const { l, heads } = chosen();
     buttons.forEach((row, r) => row.forEach((button, h) => {
@@ -251,17 +274,19 @@ async function mount(host, css, data) {
       button.setAttribute("aria-pressed", on);
       if (r === 0) button.setAttribute("aria-label", `testa ${h + 1}, ${on ? "accesa" : "spenta"}`);
       button.classList.toggle("dello-strato", r - 1 === l);
-      button.tabIndex = r - 1 === l && h === Math.min(...heads) ? 0 : -1; // un solo passo di tabulazione; dentro, le frecce
+      button.tabIndex = r - 1 === l && h === lit()[0] ? 0 : -1; // un solo passo di tabulazione; dentro, le frecce
     }));
   }
   function moveInGrid(event) {
     const r = buttons.findIndex((row) => row.includes(event.target));
     if (r < 0) return;
     const h = buttons[r].indexOf(event.target);
-    if (r === 0 && event.shiftKey && event.key === "Enter") { event.preventDefault(); return open(chosen().l, h); }
-    const [dr, dh] = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key] ?? [0, 0];
-    if (!dr && !dh) return;
+    const move = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key];
+    const isolate = r === 0 && event.shiftKey && event.key === "Enter";
+    if (!move && !isolate) return;
     event.preventDefault();
+    if (isolate) return open(chosen().l, h);
+    const [dr, dh] = move;
     buttons[clamp(r + dr, 0, buttons.length - 1)][clamp(h + dh, 0, buttons[0].length - 1)].focus();
   }
 
@@ -279,30 +304,39 @@ async function mount(host, css, data) {
   function drawLines(panel, width) {
     const { rows, columns, channels: drawn } = panel, n = drawn.length, step = 22, top = 6;
     const room = width * 0.3, digits = n === 1 ? 38 : 0, strip = n === 1 ? 9 : clamp(45 / n, 3, 8);
-    const left = Math.min(widest(rows), room) + digits + 6, right = width - Math.min(widest(columns), room) - digits - 6;
-    const [from, to] = [left + n * strip + 4, right - n * strip - 4];
+    const left = Math.min(widest(rows), room) + digits + 6; // dove finiscono le etichette di sinistra
+    const right = width - Math.min(widest(columns), room) - digits - 6;
+    const from = left + n * strip + 4, to = right - n * strip - 4, middle = (from + to) / 2;
     const y = (i) => top + step * (i + 0.5);
-    const beside = (c) => (c - (n - 1) / 2) * Math.min(3, 12 / n); // le linee di due teste non si coprono
-    const curve = (c, i, j, x, opacity) => svg("path", {
-      d: `M${from} ${y(i) + beside(c)}C${(from + to) / 2} ${y(i) + beside(c)} ${(from + to) / 2} ${y(j) + beside(c)} ${to} ${y(j) + beside(c)}`,
-      stroke: paint(panel, c, x), "stroke-opacity": opacity.toFixed(3), "stroke-width": (1 + 3 * Math.abs(x)).toFixed(2),
-      "stroke-dasharray": panel.signed && x < 0 ? "4 3" : null,
-    });
+    function curve(c, i, j, x, opacity) {
+      const beside = (c - (n - 1) / 2) * Math.min(3, 12 / n); // le linee di due teste non si coprono
+      const [start, end] = [y(i) + beside, y(j) + beside];
+      return svg("path", {
+        d: `M${from} ${start}C${middle} ${start} ${middle} ${end} ${to} ${end}`, stroke: paint(panel, c, x),
+        "stroke-opacity": opacity.toFixed(3), "stroke-width": (1 + 3 * Math.abs(x)).toFixed(2),
+        "stroke-dasharray": panel.signed && x < 0 ? "4 3" : null,
+      });
+    }
     const all = svg("g", { fill: "none" }), focused = svg("g", { fill: "none" }), marks = svg("g");
     drawn.forEach(({ matrix }, c) => matrix.forEach((row, i) => row.forEach((x, j) => {
       if (Math.abs(x) >= THIN) all.append(curve(c, i, j, x, panel.signed ? tone(x) : x));
     })));
-    const label = (side, text, i) => svg("g", { class: "pezzo", [`data-${side}`]: i },
-      svg("rect", { x: side === "query" ? 0 : right - 2, y: y(i) - step / 2, width: side === "query" ? left + 2 : width - right + 2, height: step, rx: 4 }),
-      svg("text", { x: side === "query" ? left : right, y: y(i) + 4.5, "text-anchor": side === "query" ? "end" : "start" }, shorten(text, room), svg("title", {}, text)));
+    function label(side, text, i) {
+      const [x, start, span, anchor] = side === "query" ? [left, 0, left + 2, "end"] : [right, right - 2, width - right + 2, "start"];
+      return svg("g", { class: "pezzo", [`data-${side}`]: i }, svg("title", {}, text),
+        svg("rect", { x: start, y: y(i) - step / 2, width: span, height: step, rx: 4 }),
+        svg("text", { x, y: y(i) + 4.5, "text-anchor": anchor }, shorten(text, room)));
+    }
     const picture = svg("svg", { width, height: top * 2 + step * Math.max(rows.length, columns.length) },
       all, focused, marks, ...rows.map((t, i) => label("query", t, i)), ...columns.map((t, j) => label("key", t, j)));
 
     // accanto a ogni pezzo dell'altra colonna: una striscia per canale e, se il canale è uno, il numero
     function mark(side, i, c, x) {
-      const near = side === "query" ? left + 3 + c * strip : right - 3 - (n - c) * strip;
-      marks.append(svg("rect", { x: near, y: y(i) - 8, width: strip - 1, height: 16, class: "striscia", fill: paint(panel, c, x), "fill-opacity": tone(x).toFixed(3) }));
-      if (n === 1) marks.append(svg("text", { class: "numero", x: side === "query" ? 2 : width - 2, y: y(i) + 4.5, "text-anchor": side === "query" ? "start" : "end" }, show(panel, x)));
+      const [near, far, anchor] = side === "query"
+        ? [left + 3 + c * strip, 2, "start"] : [right - 3 - (n - c) * strip, width - 2, "end"];
+      const look = { class: "striscia", fill: paint(panel, c, x), "fill-opacity": tone(x).toFixed(3) };
+      marks.append(svg("rect", { x: near, y: y(i) - 8, width: strip - 1, height: 16, ...look }));
+      if (n === 1) marks.append(svg("text", { class: "numero", x: far, y: y(i) + 4.5, "text-anchor": anchor }, show(panel, x)));
     }
     return [picture, (i, j) => {
       focused.replaceChildren();
@@ -311,8 +345,7 @@ async function mount(host, css, data) {
       drawn.forEach(({ matrix }, c) => matrix.forEach((row, m) => row.forEach((x, q) => {
         if ((i !== null && m !== i) || (j !== null && q !== j) || (i === null && j === null)) return;
         focused.append(curve(c, m, q, x, tone(x)));
-        if (j === null) mark("key", q, c, x);
-        else if (i === null) mark("query", m, c, x);
+        if (i === null) mark("query", m, c, x);
         else mark("key", q, c, x);
       })));
     }];
@@ -320,53 +353,60 @@ async function mount(host, css, data) {
 
   // Righe e colonne; una casella ha tante strisce quanti sono i canali.
   function drawMatrix(panel, width) {
-    const { rows, columns, channels: drawn } = panel, n = drawn.length, long = 92;
+    const { rows, columns, channels: drawn } = panel, n = drawn.length, long = 92, [T, S] = [rows.length, columns.length];
     const left = Math.min(widest(rows), width * 0.28, 110) + 8, reach = Math.min(widest(columns), long);
-    const slanted = (width - left - reach * 0.62) / columns.length >= 13; // nomi obliqui se ci stanno, se no verticali
-    const cell = clamp((width - left - (slanted ? reach * 0.62 : 4)) / columns.length, 9, 30), angle = slanted ? -52 : -90;
-    const top = reach * (slanted ? 0.8 : 1) + 14, [right, bottom] = [left + cell * columns.length, top + cell * rows.length];
+    const slanted = (width - left - reach * 0.62) / S >= 13; // nomi obliqui se ci stanno, se no verticali
+    const cell = clamp((width - left - (slanted ? reach * 0.62 : 4)) / S, 9, 30);
+    const top = reach * (slanted ? 0.8 : 1) + 14, right = left + cell * S, bottom = top + cell * T;
+    const [x, y] = [(j) => left + cell * j, (i) => top + cell * i];
     const size = cell < 12 ? "small" : null;
+    const centered = (name, i, j, text) =>
+      svg("text", { class: name, x: x(j + 0.5), y: y(i + 0.5) + 4, "text-anchor": "middle" }, text);
+
     const cells = svg("g"), over = svg("g", { fill: "none", class: "mirino" });
-    drawn.forEach(({ matrix }, c) => matrix.forEach((row, i) => row.forEach((x, j) => {
-      if (Math.abs(x) < 0.002) return;
-      cells.append(svg("rect", { x: left + cell * (j + c / n), y: top + cell * i, width: cell / n, height: cell, fill: paint(panel, c, x), "fill-opacity": tone(x).toFixed(3) }));
-      if (panel.signed && Math.abs(x) >= 0.05) cells.append(svg("text", { class: "segno", x: left + cell * (j + 0.5), y: top + cell * (i + 0.5) + 4, "text-anchor": "middle" }, x < 0 ? "−" : "+"));
+    drawn.forEach(({ matrix }, c) => matrix.forEach((row, i) => row.forEach((w, j) => {
+      if (Math.abs(w) < 0.002) return;
+      const look = { fill: paint(panel, c, w), "fill-opacity": tone(w).toFixed(3) };
+      cells.append(svg("rect", { x: x(j + c / n), y: y(i), width: cell / n, height: cell, ...look }));
+      if (panel.signed && Math.abs(w) >= 0.05) cells.append(centered("segno", i, j, w < 0 ? "−" : "+"));
     })));
-    const lines = [...range(columns.length + 1).map((j) => `M${left + cell * j} ${top}V${bottom}`), ...range(rows.length + 1).map((i) => `M${left} ${top + cell * i}H${right}`)];
+    const down = range(S + 1).map((j) => `M${x(j)} ${top}V${bottom}`), across = range(T + 1).map((i) => `M${left} ${y(i)}H${right}`);
+    const rowLabel = (text, i) => svg("g", { class: "pezzo", "data-query": i }, svg("title", {}, text),
+      svg("rect", { x: 0, y: y(i), width: left - 3, height: cell, rx: 4 }),
+      svg("text", { class: size, x: left - 7, y: y(i + 0.5) + 4.5, "text-anchor": "end" }, shorten(text, left - 8)));
+    const turn = (j) => `translate(${x(j + 0.5)} ${top - 7}) rotate(${slanted ? -52 : -90})`;
+    const columnLabel = (text, j) => svg("g", { class: "pezzo", "data-key": j, transform: turn(j) }, svg("title", {}, text),
+      svg("rect", { x: -2, y: -cell / 2, width: reach + 6, height: cell, rx: 4 }),
+      svg("text", { class: size, x: 2, y: slanted ? 2 : 4.5 }, shorten(text, long)));
     const picture = svg("svg", { width: Math.max(width, right + 2), height: bottom + 4 },
-      svg("path", { class: "reticolo", d: lines.join("") }), cells, over,
+      svg("path", { class: "reticolo", d: [...down, ...across].join("") }), cells, over,
       svg("rect", { class: "campo", x: left, y: top, width: right - left, height: bottom - top }),
-      ...rows.map((t, i) => svg("g", { class: "pezzo", "data-query": i },
-        svg("rect", { x: 0, y: top + cell * i, width: left - 3, height: cell, rx: 4 }),
-        svg("text", { class: size, x: left - 7, y: top + cell * (i + 0.5) + 4.5, "text-anchor": "end" }, shorten(t, left - 8), svg("title", {}, t)))),
-      ...columns.map((t, j) => svg("g", { class: "pezzo", "data-key": j, transform: `translate(${left + cell * (j + 0.5)} ${top - 7}) rotate(${angle})` },
-        svg("rect", { x: -2, y: -cell / 2, width: reach + 6, height: cell, rx: 4 }),
-        svg("text", { class: size, x: 2, y: slanted ? 2 : 4.5 }, shorten(t, long), svg("title", {}, t)))));
+      ...rows.map(rowLabel), ...columns.map(columnLabel));
     picture.cellAt = (event) => { // quale casella sta sotto il puntatore
       const box = picture.getBoundingClientRect(), scale = picture.width.baseVal.value / box.width;
       const at = (client, edge, origin, count) => clamp(Math.floor(((client - edge) * scale - origin) / cell), 0, count - 1);
-      return [at(event.clientY, box.top, top, rows.length), at(event.clientX, box.left, left, columns.length)];
+      return [at(event.clientY, box.top, top, T), at(event.clientX, box.left, left, S)];
     };
-    const frame = (x, y, width, height) => svg("rect", { x, y, width, height });
-    const digits = (i, j, x) => svg("text", { class: "cifra", x: left + cell * (j + 0.5), y: top + cell * (i + 0.5) + 4, "text-anchor": "middle" }, show(panel, x));
     return [picture, (i, j) => {
       over.replaceChildren();
-      if (i !== null) over.append(frame(left, top + cell * i, right - left, cell));
-      if (j !== null) over.append(frame(left + cell * j, top, cell, bottom - top));
+      if (i !== null) over.append(svg("rect", { x: left, y: y(i), width: right - left, height: cell }));
+      if (j !== null) over.append(svg("rect", { x: x(j), y: top, width: cell, height: bottom - top }));
       if (n > 1 || cell < 28 || (i === null && j === null)) return; // se c'è posto, i numeri stanno nelle caselle
-      drawn[0].matrix.forEach((row, m) => row.forEach((x, q) => {
-        if ((i === null || m === i) && (j === null || q === j)) over.append(digits(m, q, x));
+      drawn[0].matrix.forEach((row, m) => row.forEach((w, q) => {
+        if ((i === null || m === i) && (j === null || q === j)) over.append(centered("cifra", m, q, show(panel, w)));
       }));
     }];
   }
 
   function drawPanel(panel, width) {
-    const [picture, highlight] = state.view === "lines" ? drawLines(panel, width) : drawMatrix(panel, width);
-    const names = panel.channels.map((c) => c.name).join(", ");
+    const matrix = state.view === "matrix";
+    const [picture, highlight] = matrix ? drawMatrix(panel, width) : drawLines(panel, width);
+    const what = [panel.name, role().name, `strato ${chosen().l + 1}`, ...panel.channels.map((c) => c.name)];
+    const sizes = `${panel.rows.length} pezzi guardano, ${panel.columns.length} sono guardati`;
     build(picture, {
       viewBox: `0 0 ${picture.getAttribute("width")} ${picture.getAttribute("height")}`, tabindex: 0, role: "application",
       "aria-roledescription": "mappa di attenzione",
-      "aria-label": `${panel.name ? panel.name + ", " : ""}${role().name}, strato ${chosen().l + 1}, ${names}: ${panel.rows.length} pezzi guardano, ${panel.columns.length} sono guardati. Frecce per spostarsi, Invio per fissare, Esc per lasciare.`,
+      "aria-label": `${what.filter(Boolean).join(", ")}: ${sizes}. Frecce per spostarsi, Esc per lasciare.`,
       pointerover: (event) => state.pinned || point(panel, event),
       pointermove: (event) => state.pinned || (event.target.classList.contains("campo") && point(panel, event)),
       pointerleave: () => state.pinned || focusOn(panel, null, null),
@@ -374,20 +414,22 @@ async function mount(host, css, data) {
       keydown: (event) => moveInPicture(panel, event),
     }, []);
     drawings.push({ panel, highlight, picture });
+    const axes = [(matrix ? "righe: " : "") + role().query, "→", (matrix ? "colonne: " : "") + role().key];
     return html("figure", { class: panel.signed ? "differenza" : null, style: `max-width: ${width}px` },
       panel.name && html("figcaption", {}, panel.name),
-      html("div", { class: "assi" }, html("span", {}, (state.view === "lines" ? "" : "righe: ") + role().query), html("span", {}, "→"), html("span", {}, (state.view === "lines" ? "" : "colonne: ") + role().key)),
+      html("div", { class: "assi" }, ...axes.map((text) => html("span", {}, text))),
       html("div", { class: "disegno" }, picture),
       panel.signed && note(panel));
   }
 
   // Che cosa resta fuori dalla differenza, e come si leggono i segni.
   function note(panel) {
-    const out = ["query", "key"].flatMap((side) => [0, 1].flatMap((s) =>
-      labels(s, side).filter((_, n) => !pairs(side).some((p) => p[s] === n))));
+    const lonely = (side, s) => labels(s, side).filter((_, n) => !pairs(side).some((p) => p[s] === n));
+    const out = new Set(["query", "key"].flatMap((side) => [...lonely(side, 0), ...lonely(side, 1)]));
+    const named = [...out].map((text) => `«${text}»`).join(" ");
     return html("p", { class: "nota" },
       `${panel.channels[0].name}. + (linea piena): di più in «${data.names[1]}»; − (tratteggiata): di meno. `,
-      out.length ? `Senza corrispondente, quindi fuori: ${[...new Set(out)].map((t) => `«${t}»`).join(" ")}.` : "Tutti i pezzi hanno un corrispondente.");
+      out.size ? `Senza corrispondente, quindi fuori: ${named}.` : "Tutti i pezzi hanno un corrispondente.");
   }
 
   // -------- indicare un pezzo: col puntatore, col dito, con la tastiera
@@ -402,10 +444,10 @@ async function mount(host, css, data) {
     if (at) focusOn(panel, ...at);
   }
   function pin(panel, event) {
-    const at = target(event);
-    const same = at && state.pinned && ["query", "key"].every((side, n) => (state.focus[side]?.[panel.id] ?? null) === at[n]);
+    const at = target(event), now = place(panel);
+    const same = at && state.pinned && at[0] === now[0] && at[1] === now[1];
     state.pinned = Boolean(at) && !same;
-    focusOn(panel, ...(at && !same ? at : [null, null]));
+    focusOn(panel, ...(state.pinned ? at : [null, null]));
   }
   function release() {
     state.focus = null;
@@ -415,53 +457,66 @@ async function mount(host, css, data) {
     state.focus = i === null && j === null ? null : { query: link(panel.id, "query", i), key: link(panel.id, "key", j) };
     highlightAll();
   }
+  // La riga e la colonna scelte in un pannello; null = nessuna.
+  function place(panel) {
+    return ["query", "key"].map((side) => {
+      const n = state.focus?.[side]?.[panel.id] ?? -1;
+      return n < 0 ? null : n;
+    });
+  }
   function moveInPicture(panel, event) {
-    let [i, j] = ["query", "key"].map((side) => state.focus?.[side]?.[panel.id] ?? null);
-    const [T, S] = [panel.rows.length, panel.columns.length];
-    const by = (n, step, size) => (n === null ? (step > 0 ? 0 : null) : n + step < 0 ? null : Math.min(n + step, size - 1));
-    const key = event.key, step = { ArrowUp: -1, ArrowLeft: -1, ArrowDown: 1, ArrowRight: 1 }[key];
+    const { key } = event, [i, j] = place(panel), [T, S] = [panel.rows.length, panel.columns.length];
     if (key === "Escape") { release(); return highlightAll(); }
-    if (key === "Enter" || key === " ") state.pinned = state.focus !== null;
-    else if (key === "Home") [i, j] = j === null ? [0, null] : [i, 0];
-    else if (key === "End") [i, j] = j === null ? [T - 1, null] : [i, S - 1];
-    else if (!step) return;
-    else if (i === null && j === null) [i, j] = [0, null];
-    else if (state.view === "matrix") { // la riga i, poi le sue caselle; sopra la prima riga, le colonne intere
-      if (key === "ArrowUp" || key === "ArrowDown") i = j === null ? clamp(i + step, 0, T - 1) : by(i, step, T);
-      else j = i === null ? clamp(j + step, 0, S - 1) : by(j, step, S);
-    } else if (key === "ArrowUp" || key === "ArrowDown") [i, j] = j === null ? [clamp(i + step, 0, T - 1), null] : [null, clamp(j + step, 0, S - 1)];
-    else [i, j] = key === "ArrowLeft" ? [Math.min(i ?? j, T - 1), null] : [null, Math.min(j ?? i, S - 1)];
+    const at = state.view === "matrix" ? stepInMatrix(key, i, j, T, S) : stepInLines(key, i, j, T, S);
+    if (!at) return;
     event.preventDefault();
     state.pinned = true; // con la tastiera il pezzo resta finché non se ne sceglie un altro
-    focusOn(panel, i, j);
+    focusOn(panel, ...at);
+  }
+  // Nelle linee: su e giù lungo una colonna, a sinistra chi guarda, a destra chi è guardato.
+  function stepInLines(key, i, j, T, S) {
+    const step = { ArrowUp: -1, ArrowDown: 1, Home: -Infinity, End: Infinity }[key], now = i ?? j ?? -1;
+    if (step) return i === null && j !== null ? [null, clamp(j + step, 0, S - 1)] : [clamp(now + step, 0, T - 1), null];
+    if (key === "ArrowLeft") return [clamp(now, 0, T - 1), null];
+    if (key === "ArrowRight") return [null, clamp(now, 0, S - 1)];
+  }
+  // Nella matrice: una riga intera, poi le sue caselle; sopra la prima casella, la colonna intera.
+  function stepInMatrix(key, i, j, T, S) {
+    const [di, dj] = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1], Home: [0, -Infinity], End: [0, Infinity] }[key] ?? [];
+    if (di === undefined) return;
+    const go = (n, step, size, other) => { // null = l'intestazione: vi si può stare se l'altra coordinata c'è
+      const next = clamp((n ?? -1) + step, -1, size - 1);
+      return next >= 0 ? next : other === null ? 0 : null;
+    };
+    if (i === null && j === null) return [0, null];
+    return di ? [go(i, di, T, j), j] : [i, go(j, dj, S, i)];
   }
 
   // -------- il riquadro: in parole, con i numeri
 
-  const place = (panel) => ["query", "key"].map((side) => { const n = state.focus?.[side]?.[panel.id] ?? -1; return n < 0 ? null : n; });
-
+  const entry = (text, value) => html("span", { class: "voce" }, text, html("b", {}, value));
   function ranked(values, texts, plain) {
     const order = range(values.length).sort((a, b) => Math.abs(values[b]) - Math.abs(values[a]));
-    const top = order.slice(0, TOP).filter((n, place) => place === 0 || Math.abs(values[n]) >= 0.005);
-    const rest = order.slice(top.length).reduce((sum, n) => sum + values[n], 0);
-    const items = top.flatMap((n) => [html("span", { class: "voce" }, texts[n] + " ", html("b", {}, plain(values[n]))), " "]);
-    return [...items, order.length > top.length && html("span", { class: "voce" }, `altri ${order.length - top.length}: `, html("b", {}, plain(rest)))].filter(Boolean);
+    const top = order.slice(0, TOP).filter((n, rank) => rank === 0 || Math.abs(values[n]) >= 0.005);
+    const others = order.slice(top.length), rest = others.reduce((sum, n) => sum + values[n], 0);
+    const items = top.flatMap((n) => [entry(`${texts[n]} `, plain(values[n])), " "]);
+    return others.length ? [...items, entry(`altri ${others.length}: `, plain(rest))] : items;
   }
   function sentence(panel, channel, i, j) {
-    const { rows, columns } = panel, { matrix } = channel, plain = panel.signed ? signed : number;
-    if (i !== null && j !== null) return [`«${rows[i]}» ${role().looks} «${columns[j]}»: `, html("b", {}, show(panel, matrix[i][j]))];
-    if (i !== null) return [`«${rows[i]}» ${role().looks}: `, ...ranked([...matrix[i]], columns, plain)];
-    const column = matrix.map((row) => row[j]);
-    return [`«${columns[j]}» è guardato da: `, ...ranked(column, rows, plain), ` (in tutto ${plain(column.reduce((a, b) => a + b, 0))})`];
+    const { rows, columns } = panel, { matrix } = channel, plain = panel.signed ? signed : number, { looks } = role();
+    if (j === null) return [`«${rows[i]}» ${looks}: `, ...ranked([...matrix[i]], columns, plain)];
+    if (i !== null) return [`«${rows[i]}» ${looks} «${columns[j]}»: `, html("b", {}, show(panel, matrix[i][j]))];
+    const column = matrix.map((row) => row[j]), total = column.reduce((a, b) => a + b, 0);
+    return [`«${columns[j]}» è guardato da: `, ...ranked(column, rows, plain), ` (in tutto ${plain(total)})`];
   }
   function describe(panel) {
-    const [i, j] = place(panel), self = map().kind === "encoder";
-    const both = self && !pair && (i === null) !== (j === null); // nell'encoder lo stesso pezzo guarda ed è guardato
+    const [i, j] = place(panel), name = html("i", {}, `${panel.name} · `);
+    if (i === null && j === null) return [html("p", {}, name, "questo pezzo non ha un corrispondente.")];
+    const both = map().kind === "encoder" && !pair && (i === null || j === null); // lo stesso pezzo guarda ed è guardato
     const views = both ? [[i ?? j, null], [null, i ?? j]] : [[i, j]];
-    if (i === null && j === null) return [html("p", {}, html("i", {}, `${panel.name}: `), "questo pezzo non ha un corrispondente.")];
     return panel.channels.flatMap((channel, c) => views.map(([a, b], v) => html("p", {},
-      v === 0 && pair && c === 0 ? html("i", {}, `${panel.name} · `) : null,
-      v === 0 ? html("span", { class: "canale", style: `--colore: ${panel.signed ? "transparent" : channel.color}` }, channel.name + " · ") : null,
+      pair && c + v === 0 && name,
+      v === 0 && html("span", { class: "canale", style: `--colore: ${channel.color ?? "transparent"}` }, `${channel.name} · `),
       ...sentence(panel, channel, a, b))));
   }
   function highlightAll() {
@@ -472,36 +527,44 @@ async function mount(host, css, data) {
         piece.classList.toggle("scelto", piece.dataset.query === String(i) || piece.dataset.key === String(j));
     }
     readout.classList.toggle("vuoto", !state.focus);
-    readout.replaceChildren(...(state.focus ? drawings.flatMap(({ panel }) => describe(panel))
-      : [html("p", {}, "Passa su un pezzo, toccalo o usa le frecce: qui si legge che cosa guarda e chi lo guarda. Un clic lo fissa.")]));
+    const hint = "Passa su un pezzo, toccalo o usa le frecce: qui si legge che cosa guarda e chi lo guarda. Un clic lo fissa.";
+    readout.replaceChildren(...(state.focus ? drawings.flatMap(({ panel }) => describe(panel)) : [html("p", {}, hint)]));
   }
 
   // -------- legenda, tabella, aiuto
 
   const legend = html("p", { class: "nota legenda" });
   function drawLegend() {
-    const scale = [0.05, 0.1, 0.25, 0.5, 1].flatMap((x) => [html("span", { class: "tacca", style: `--velo: ${tone(x)}` }), html("span", {}, number(x))]);
-    legend.replaceChildren(...(state.view === "matrix" ? [html("span", {}, "peso"), ...scale, html("span", {}, "ogni riga somma a 1")]
-      : [`Più una linea è scura e spessa, più il peso è grande; sotto ${number(THIN)} non è disegnata. I pesi di chi guarda sommano a 1.`]));
+    const notch = (x) => [html("span", { class: "tacca", style: `--velo: ${tone(x)}` }), html("span", {}, number(x))];
+    const scale = ["peso", ...[0.05, 0.1, 0.25, 0.5, 1].flatMap(notch), "ogni riga somma a 1"];
+    const words = `Più una linea è scura e spessa, più il peso è grande; sotto ${number(THIN)} non è disegnata.`;
+    legend.replaceChildren(...(state.view === "matrix" ? scale : [words, " I pesi di chi guarda sommano a 1."]));
   }
   const table = html("details", { class: "tabella", toggle: drawTable }, html("summary", {}, "Tabella dei numeri"));
   function drawTable() {
     table.querySelector("div")?.remove();
     if (!table.open) return;
-    const parts = drawings.flatMap(({ panel }) => panel.channels.map((channel) => html("table", {},
-      html("caption", {}, [panel.name, channel.name].filter(Boolean).join(" · ") + ` (righe: ${role().query}; colonne: ${role().key})`),
-      html("tr", {}, html("td"), ...panel.columns.map((t) => html("th", { scope: "col" }, t))),
-      ...panel.rows.map((t, i) => html("tr", {}, html("th", { scope: "row" }, t), ...[...channel.matrix[i]].map((x) => html("td", {}, show(panel, x))))))));
-    table.append(html("div", { class: "disegno" }, ...parts));
+    const roles = ` (righe: ${role().query}; colonne: ${role().key})`;
+    const cells = (panel, row) => [...row].map((x) => html("td", {}, show(panel, x)));
+    const one = (panel, channel) => html("table", {},
+      html("caption", {}, [panel.name, channel.name].filter(Boolean).join(" · ") + roles),
+      html("tr", {}, html("td"), ...panel.columns.map((text) => html("th", { scope: "col" }, text))),
+      ...panel.rows.map((text, i) => html("tr", {}, html("th", { scope: "row" }, text), ...cells(panel, channel.matrix[i]))));
+    const all = drawings.flatMap(({ panel }) => panel.channels.map((channel) => one(panel, channel)));
+    table.append(html("div", { class: "disegno" }, ...all));
   }
-  const help = html("details", { class: "aiuto" }, html("summary", {}, "Come si usa"), html("ul", {}, ...[
-    "Le miniature sono tutto il modello: una riga per strato, una colonna per testa. Un clic apre una testa; con Maiusc si aggiunge a quelle accese.",
-    "I numeri colorati accendono e spengono le teste; doppio clic (o Maiusc+Invio) ne lascia una sola.",
+  const tips = [
+    "Le miniature sono tutto il modello: una riga per strato, una colonna per testa. Un clic apre una testa; con Maiusc, la " +
+      "si aggiunge a quelle accese.",
+    "I numeri colorati accendono e spengono le teste; un doppio clic (o Maiusc+Invio) ne lascia una sola.",
     "Passa su un pezzo, o toccalo, per vedere che cosa guarda e chi lo guarda. Un clic lo fissa, un altro lo lascia.",
     "Da tastiera: Tab passa da una parte all'altra; nelle miniature e nel disegno si va con le frecce, Invio sceglie, Esc lascia.",
-    data.mergeable ? "«Parole intere» unisce i pezzi di una parola: i pesi si sommano sulle colonne e si mediano sulle righe, che così sommano ancora a 1. Il segno · apre un pezzo che continua la parola." : null,
+    data.mergeable && "«Parole intere» unisce i pezzi di una parola: i pesi si sommano sulle colonne e si mediano sulle righe, " +
+      "che così sommano ancora a 1. Il segno · apre un pezzo che continua la parola.",
     `I pesi di questa vista hanno un errore inferiore a ${String(1 / data.levels).replace(".", ",")}.`,
-  ].filter(Boolean).map((text) => html("li", {}, text))));
+  ];
+  const list = html("ul", {}, ...tips.filter(Boolean).map((text) => html("li", {}, text)));
+  const help = html("details", { class: "aiuto" }, html("summary", {}, "Come si usa"), list);
 
   // -------- mettere insieme
 
@@ -509,22 +572,27 @@ async function mount(host, css, data) {
   let width = 0;
   function render() {
     if (!width) return;
-    const { l } = chosen(), drawn = channels();
+    const active = drawings.findIndex(({ picture }) => picture === shadow.activeElement);
     drawGrid();
     switches.querySelector(".tutte").setAttribute("aria-pressed", chosen().heads.size === map().h);
-    title.replaceChildren(`${role().name} · strato ${l + 1} · `, ...drawn.flatMap((c, n) => [n ? " " : "", html("span", { class: "canale", style: `--colore: ${c.color}` }, c.name)]));
-    drawings = [];
-    const shown = panels(), gap = 16;
-    const perRow = shown.length > 1 ? (width >= 1000 ? 3 : width >= 560 ? 2 : 1) : 1;
-    const room = Math.min(720, shown.length === 1 && width >= 640 ? width - 266 : (width - gap * (perRow - 1)) / perRow);
+    const name = (c) => html("span", { class: "canale", style: `--colore: ${c.color}` }, c.name);
+    title.replaceChildren(`${role().name} · strato ${chosen().l + 1} · `, ...channels().flatMap((c) => [name(c), " "]));
+
+    const shown = panels(), gap = 16, beside = shown.length === 1 && width >= 640; // il disegno accanto al modello
+    const perRow = shown.length === 1 ? 1 : width >= 1000 ? 3 : width >= 560 ? 2 : 1;
+    const room = Math.min(720, beside ? width - 266 : (width - gap * (perRow - 1)) / perRow);
+    const wide = (panel) => Math.floor(panel.signed && perRow === 2 ? Math.min(width, 560) : room);
+    root.dataset.forma = beside ? "largo" : ["", "stretto", "coppia", "coppia tre"][perRow];
     stage.style.setProperty("--colonne", perRow);
-    root.dataset.forma = shown.length === 1 ? (width >= 640 ? "largo" : "stretto") : ["", "stretto", "coppia", "coppia tre"][perRow];
-    stage.replaceChildren(...shown.map((panel) => drawPanel(panel, Math.floor(panel.signed && perRow === 2 ? Math.min(width, 560) : room))));
+    drawings = [];
+    stage.replaceChildren(...shown.map((panel) => drawPanel(panel, wide(panel))));
+    drawings[active]?.picture.focus({ preventScroll: true });
     drawLegend();
     drawTable();
     highlightAll();
   }
-  root.append(controls, html("div", { class: "modello" }, grid, switches), html("div", { class: "palco" }, title, stage, legend), readout, html("div", { class: "piede" }, table, help));
+  const model = html("div", { class: "modello" }, grid, switches), scene = html("div", { class: "palco" }, title, stage, legend);
+  root.append(controls, model, scene, readout, html("div", { class: "piede" }, table, help));
   if (first.focus !== null) {
     state.focus = { query: link(0, "query", first.focus), key: null };
     state.pinned = true;
