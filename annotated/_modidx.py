@@ -246,6 +246,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                   'annotated.viewer._axes': ('vedere.html#_axes', 'annotated/viewer.py'),
                                   'annotated.viewer._difference': ('vedere.html#_difference', 'annotated/viewer.py'),
                                   'annotated.viewer._draw': ('vedere.html#_draw', 'annotated/viewer.py'),
+                                  'annotated.viewer._draw_all': ('vedere.html#_draw_all', 'annotated/viewer.py'),
                                   'annotated.viewer._element': ('vedere.html#_element', 'annotated/viewer.py'),
                                   'annotated.viewer._fit': ('vedere.html#_fit', 'annotated/viewer.py'),
                                   'annotated.viewer._is_symbol': ('vedere.html#_is_symbol', 'annotated/viewer.py'),

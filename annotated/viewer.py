@@ -235,7 +235,7 @@ def _fit(sentences: Sequence[Sequence[AttentionMap]], names: Sequence[str], star
             break
     return html, levels
 
-# %% ../book/20_vedere.ipynb #d693d293
+# %% ../book/20_vedere.ipynb #8ebd28d7
 class _Panel(NamedTuple):
     name: str
     matrix: np.ndarray  # (T, S)
@@ -265,16 +265,34 @@ def _panels(maps: Sequence[AttentionMap], names: Sequence[str], layer: int, head
         panels.append(_difference(panels[0], panels[1], _pairs(axes[0], axes[1])["pieces"]))
     return panels
 
-
+# %% ../book/20_vedere.ipynb #9616183a
 def _draw(ax: Any, panel: _Panel, title: str, signed: bool) -> None:
     ax.imshow(panel.matrix, cmap="PuOr" if signed else "Blues", vmin=-1 if signed else 0, vmax=1)
     ax.set_xticks(range(len(panel.keys)), panel.keys, rotation=90)
     ax.set_yticks(range(len(panel.queries)), panel.queries)
     ax.set_title(title, fontsize=9)
-    ax.tick_params(length=0, labelsize=7)
+    ax.tick_params(length=0, labelsize=6.5, pad=1)
     ax.spines[:].set_visible(False)
+    for i, j in np.argwhere(np.abs(panel.matrix) >= 0.1) if signed else ():  # il segno non sta nel solo colore
+        ax.text(j, i, "+" if panel.matrix[i, j] > 0 else "−", ha="center", va="center", fontsize=7)
 
-# %% ../book/20_vedere.ipynb #2431bbe2
+
+def _draw_all(heads: dict[int, list[_Panel]]) -> Figure:
+    "Un riquadro per testa, al più quattro per riga; tre se le frasi sono due."
+    panels = [(head, panel) for head, of_head in heads.items() for panel in of_head]
+    pair = len(panels) > len(heads)
+    columns = 3 if pair else min(4, len(panels))
+    rows = -(-len(panels) // columns)
+    size = (6.4, rows * (6.4 / columns + 0.4))
+    fig, axes = plt.subplots(rows, columns, squeeze=False, figsize=size, layout="constrained")
+    for ax in axes.flat[len(panels) :]:
+        ax.set_visible(False)
+    for n, (head, panel) in enumerate(panels):
+        title = f"testa {head}: {panel.name}" if pair else f"testa {head}"
+        _draw(axes.flat[n], panel, title, signed=pair and n % 3 == 2)
+    return fig
+
+# %% ../book/20_vedere.ipynb #33c0399e
 @dataclass(frozen=True)
 class View:
     "Una vista pronta, che un quaderno mostra da sé. La costruisce `attention_view`."
@@ -308,16 +326,7 @@ class View:
         k = [m.kind for m in self.sentences[0]].index(kind) if kind else self.start["k"]
         layer, heads = layer or self.start["l"] + 1, heads or [h + 1 for h in self.start["heads"]]
         maps = [by_words(one[k]) if self.start["words"] else one[k] for one in self.sentences]
-        columns = [_panels(maps, self.names, layer, head) for head in heads]
-        rows = len(columns[0])
-        fig, axes = plt.subplots(
-            rows, len(heads), squeeze=False, figsize=(6.4, 6.4 * rows / len(heads)), layout="constrained"
-        )
-        for (row, column), ax in np.ndenumerate(axes):
-            panel = columns[column][row]
-            title = f"{panel.name}, testa {heads[column]}" if rows > 1 else f"testa {heads[column]}"
-            _draw(ax, panel, title, signed=row == 2)
-        return fig
+        return _draw_all({head: _panels(maps, self.names, layer, head) for head in heads})
 
 # %% ../book/20_vedere.ipynb #9b7f43e1
 def attention_view(

@@ -197,7 +197,7 @@ def test_still_figure() -> None:
     figure = attention_view(one, other, names=("a", "b")).figure("encoder", layer=2, heads=[1, 3])
     shown = [ax.images[0].get_array() for ax in figure.axes]
     assert len(shown) == 6  # due teste, due frasi e la differenza
-    np.testing.assert_allclose(shown[1], one[0].weights[1, 2])
+    np.testing.assert_allclose(shown[3], one[0].weights[1, 2])
     np.testing.assert_allclose(shown[5], other[0].weights[1, 2] - one[0].weights[1, 2])
     assert [t.get_text() for t in figure.axes[0].get_yticklabels()][:3] == ["The", "ani", "·mal"]
     plt.close(figure)
