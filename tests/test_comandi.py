@@ -103,6 +103,17 @@ def test_reads_file_and_standard_input(
     assert len(output.read_text("utf-8").splitlines()) == 3
 
 
+def test_writes_a_page_with_the_attention(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "vista.html"
+    command = ["attention", "The dog saw the car.", "--model", str(model), "-o", str(page)]
+    assert main([*command, "--target", "Il cane vide la macchina."]) == 0
+    text = page.read_text("utf-8")
+    assert '<html lang="it">' in text and "Attenzione: The dog saw the car." in text and '"kind":"cross"' in text
+    assert "traduzione: Il cane vide la macchina." in capsys.readouterr().err
+    assert main([*command, "--other", "The cat saw the car.", "--target", "Il cane."]) == 0
+    assert len(page.read_text("utf-8")) > len(text) and [p.name for p in tmp_path.iterdir()] == ["vista.html"]
+
+
 def broken_line(line: str) -> Write:
     return lambda folder: write_data(folder, [*PAIRS[:2], line, *PAIRS[2:]])
 
@@ -206,6 +217,9 @@ BAD_OPTIONS = [
     ("comando", ["traduci"], "'traduci' non esiste"),
     ("dispositivo", ["train", "--device", "cuda:99"], "--device cuda:99: non disponibile"),
     ("modello", ["translate", "--model", "che-non-c-e", "Hi."], "modello «che-non-c-e»: non è una cartella"),
+    ("frase vuota", ["attention", " ", "-o", "/tmp/vista.html"], "frase, riga 1: frase vuota"),
+    ("estensione", ["attention", "Hi.", "-o", "vista.pdf"], "vista.pdf: la vista è una pagina web"),
+    ("cartella", ["attention", "Hi.", "-o", "/non/esiste/vista.html"], "/non/esiste: la cartella non esiste"),
     ("file", ["evaluate", "/non/esiste.tsv"], "/non/esiste.tsv: non riesco a leggere (non esiste)"),
 ]
 

@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def modules(folder: Path) -> dict[str, str]:
-    return {path.name: path.read_text("utf-8") for path in folder.iterdir() if path.suffix == ".py"}
+    return {path.name: path.read_text("utf-8") for path in folder.glob("*.py")}
 
 
 def test_package_is_what_notebooks_export(tmp_path: Path) -> None:

@@ -1,30 +1,522 @@
-"""Le mappe di attenzione: ogni casella al suo posto, ogni asse con i suoi pezzi."""
+"""Il visore dell'attenzione: assi, etichette e numeri giusti, in Python e nel browser."""
 
+import itertools
+import re
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
 import pytest
 import torch
+from conftest import Visit
+from matplotlib import pyplot as plt
+from playwright.sync_api import Browser, Locator, Page
 
-from annotated.viewer import attention_map, weight_table
+from annotated import AnnotatedError, load_pretrained
+from annotated.viewer import (
+    HEAD_COLORS,
+    LIMIT,
+    AttentionMap,
+    View,
+    align_pieces,
+    attention_view,
+    by_words,
+    dequantize,
+    merge_words,
+    quantize,
+    read_attention,
+    word_index,
+)
 
-QUERIES, KEYS = ["a", "b", "a"], ["w", "x", "y", "x", "z"]
-WEIGHTS = [torch.rand(1, 2, 3, 5, generator=torch.Generator().manual_seed(i)).softmax(-1) for i in range(4)]
+ROOT = Path(__file__).resolve().parent.parent
+SOURCE = ["▁The", "▁ani", "mal", "▁was", "▁tir", "ed", ".", "</s>"]
+TARGET = ["▁L", "'", "animale", "▁era", "▁stanco", "</s>"]
 
 
-def test_every_weight_in_its_cell() -> None:
-    table = weight_table(WEIGHTS)
-    assert len(table) == 4 * 2 * 3 * 5
-    for row in table:
-        layer, head, i, j = (int(row[name]) for name in ("strato", "testa", "query", "chiave"))
-        assert row["peso"] == pytest.approx(WEIGHTS[layer - 1][0, head - 1, i, j].item(), abs=1e-4)
+def weights(*shape: int, seed: int = 0, scale: float = 2.0, causal: bool = False) -> np.ndarray:
+    scores = np.random.default_rng(seed).normal(0, scale, shape)
+    if causal:
+        scores = np.where(np.tri(*shape[-2:]) > 0, scores, -np.inf)
+    e = np.exp(scores)
+    return e / e.sum(axis=-1, keepdims=True)
 
 
-def test_axes_and_menus() -> None:
-    spec = attention_map(WEIGHTS, QUERIES, KEYS, layer=3, head=2).to_dict()
-    assert '["w", "x", "y", "x", "z"]' in spec["encoding"]["x"]["axis"]["labelExpr"]
-    assert '["a", "b", "a"]' in spec["encoding"]["y"]["axis"]["labelExpr"]
-    menus = {p["name"]: (p["value"], p["bind"]["options"]) for p in spec["params"]}
-    assert sorted(menus.values()) == [(2, [1, 2]), (3, [1, 2, 3, 4])]
+def maps(
+    source: list[str] = SOURCE, target: list[str] = TARGET, N: int = 3, h: int = 4, seed: int = 0
+) -> list[AttentionMap]:
+    S, T = len(source), len(target)
+    return [
+        AttentionMap("encoder", weights(N, h, S, S, seed=seed), source, source),
+        AttentionMap("decoder", weights(2, h, T, T, seed=seed + 1, causal=True), target, ["<s>", *target[:-1]]),
+        AttentionMap("cross", weights(2, 1, T, S, seed=seed + 2), target, source),
+    ]
 
 
-def test_refuses_wrong_labels() -> None:
-    with pytest.raises(ValueError, match="5 query e 3 chiavi"):
-        attention_map(WEIGHTS, KEYS, QUERIES)
+# ---------------------------------------------------------------- le mappe
+
+
+def test_numpy_and_torch_alike() -> None:
+    w = weights(1, 2, 3, 5)
+    one, two = (AttentionMap("cross", x, "abc", "vwxyz") for x in (w, torch.tensor(w, requires_grad=True)))
+    np.testing.assert_allclose(one.weights, two.weights, atol=1e-7)
+
+
+BAD: list[tuple[str, Callable[[], object], str]] = [
+    ("assi scambiati", lambda: AttentionMap("cross", weights(1, 2, 3, 5), "vwxyz", "abc"), "5 query e 3 chiavi"),
+    ("tre dimensioni", lambda: AttentionMap("cross", weights(2, 3, 5), "abc", "vwxyz"), r"\(N, h, T, S\)"),
+    ("vuota", lambda: AttentionMap("cross", np.zeros((0, 2, 3, 5)), "abc", "vwxyz"), r"\(N, h, T, S\)"),
+    ("non sommano", lambda: AttentionMap("cross", 2 * weights(1, 2, 3, 5), "abc", "vwxyz"), "distribuzione"),
+    ("NaN", lambda: AttentionMap("cross", np.nan * weights(1, 2, 3, 5), "abc", "vwxyz"), "distribuzione"),
+    ("altro nome", lambda: AttentionMap("self", weights(1, 2, 3, 5), "abc", "vwxyz"), "«self» sconosciuta"),  # type: ignore[arg-type]
+    ("nessuna", lambda: attention_view([]), "attenzioni diverse"),
+    ("altra forma", lambda: attention_view(maps(), maps(h=2)), "attenzioni diverse"),
+    ("strato", lambda: attention_view(maps(), layer=4), "3 strati di 4 teste"),
+    ("testa", lambda: attention_view(maps(), heads=[5]), "3 strati di 4 teste"),
+    ("nessuna testa", lambda: attention_view(maps(), heads=[]), "3 strati di 4 teste"),
+    ("attenzione", lambda: attention_view(maps()[:1], kind="cross"), "ci sono encoder"),
+]
+
+
+@pytest.mark.parametrize(("make", "message"), [case[1:] for case in BAD], ids=[case[0] for case in BAD])
+def test_refuses(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_reads_with_the_right_axes() -> None:
+    model, tokenizer = load_pretrained("mini")
+    source, target = "The dog saw the car.", "Il cane vide la macchina rossa perché era stanco."
+    src, tgt = (tokenizer.pieces([*ids, 3]) for ids in tokenizer.encode([source, target]))
+    assert len(src) != len(tgt)
+    model.train()
+    encoder, decoder, cross = read_attention(model, tokenizer, source, target)
+    assert model.training  # com'era
+    assert (encoder.queries, encoder.keys) == (src, src)
+    assert (decoder.queries, decoder.keys) == (tgt, ["<s>", *tgt[:-1]])
+    assert (cross.queries, cross.keys) == (tgt, src)
+    assert np.all(np.triu(decoder.weights, k=1) == 0)
+    np.testing.assert_array_equal(read_attention(model.eval(), tokenizer, source, target)[2].weights, cross.weights)
+    for empty in (("", None), (source, " ")):
+        with pytest.raises(AnnotatedError, match="frase vuota"):
+            read_attention(model, tokenizer, *empty)
+
+
+# ---------------------------------------------------------------- parole, corrispondenze, scalini
+
+
+@pytest.mark.parametrize(
+    ("pieces", "words"),
+    [
+        (SOURCE, [0, 1, 1, 2, 3, 3, 4, 5]),
+        (["▁didn", "'", "t"], [0, 0, 0]),
+        (["<s>", "▁a", "b"], [0, 1, 1]),
+        (["▁3", ",", "5", "▁%"], [0, 1, 2, 3]),
+        (["a", "b", "."], [0, 1, 2]),  # senza «▁» ogni pezzo è una parola
+        (["▁", "x", "▁y"], [0, 0, 1]),
+    ],
+)
+def test_word_index(pieces: list[str], words: list[int]) -> None:
+    assert word_index(pieces) == words
+
+
+def test_merging_keeps_rows_distributions() -> None:
+    for m in maps():
+        merged = by_words(m)
+        np.testing.assert_allclose(merged.weights.sum(axis=-1), 1)
+        np.testing.assert_allclose(merged.weights, merge_words(m.weights, word_index(m.queries), word_index(m.keys)))
+    encoder = maps()[0]
+    expected = encoder.weights[0, 0, 1:3, 4:6].sum(axis=1).mean()  # «animal» guarda «tired»
+    assert by_words(encoder).weights[0, 0, 1, 3] == pytest.approx(expected)
+    assert by_words(encoder).keys == ["The", "animal", "was", "tired", ".", "</s>"]
+
+
+def test_alignment() -> None:
+    tired, wide = "it was too tired . </s>".split(), "it was too wide . </s>".split()
+    assert align_pieces(tired, wide) == [(i, i) for i in range(6)]
+    assert align_pieces("a b c".split(), "a x y c".split()) == [(0, 0), (2, 3)]
+    assert align_pieces(["a"], ["b", "c"]) == []
+
+
+@pytest.mark.parametrize("levels", [10_000, 1000, 200])
+@pytest.mark.parametrize("scale", [0.1, 1.0, 6.0])
+def test_quantization(levels: int, scale: float) -> None:
+    for causal in (False, True):
+        w = weights(4, 5, 30, 30, scale=scale, causal=causal)
+        again = dequantize(quantize(w, levels), levels)
+        assert np.abs(again - w).max() < 1 / levels
+        np.testing.assert_allclose(again.sum(axis=-1), 1, atol=1e-9)
+        assert np.abs(again.round(2) - w).max() < 0.005 + 1e-6  # due decimali giusti
+        assert np.array_equal(again == 0, w == 0)
+
+
+@pytest.mark.parametrize("scale", [0.1, 1.0, 2.0])
+def test_weight_of_the_base_form(scale: float) -> None:
+    "Sei strati di otto teste, trenta pezzi, tre attenzioni, due frasi: al più 300 kB, con due decimali giusti."
+    pieces = [f"▁parola{i}" for i in range(29)] + ["</s>"]
+    one, other = (
+        [
+            AttentionMap(
+                kind, weights(6, 8, 30, 30, seed=seed + n, scale=scale, causal=kind == "decoder"), pieces, pieces
+            )
+            for n, kind in enumerate(("encoder", "decoder", "cross"))
+        ]
+        for seed in (0, 3)
+    )
+    view = attention_view(one, other)
+    assert view.size <= LIMIT == 300_000 and view.levels >= 200
+    assert len(view._repr_html_().encode()) == view.size
+
+
+def luminance(color: str) -> float:
+    channels = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return sum(k * c for k, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+def test_colors_contrast_on_light_and_dark() -> None:
+    css = (ROOT / "annotated" / "viewer.css").read_text("utf-8")
+    grounds = re.findall(r"--fondo: (#\w{6}); --inchiostro: (#\w{6}); --tenue: (#\w{6})", css)
+    assert len(grounds) >= 2  # chiaro, scuro (e la stampa)
+
+    def contrast(a: str, b: str) -> float:
+        low, high = sorted((luminance(a), luminance(b)))
+        return (high + 0.05) / (low + 0.05)
+
+    for ground, *inks in grounds:
+        assert all(contrast(ground, color) >= 3 for color in HEAD_COLORS)
+        assert all(contrast(ground, ink) >= 4.5 for ink in inks)
+    assert len(set(HEAD_COLORS)) >= 8
+
+
+# ---------------------------------------------------------------- figura ferma, pagina, pacchetto
+
+
+def test_still_figure() -> None:
+    one, other = maps(), maps(seed=9)
+    figure = attention_view(one, other, names=("a", "b")).figure("encoder", layer=2, heads=[1, 3])
+    shown = [ax.images[0].get_array() for ax in figure.axes]
+    assert len(shown) == 6  # due teste, due frasi e la differenza
+    np.testing.assert_allclose(shown[3], one[0].weights[1, 2])
+    np.testing.assert_allclose(shown[5], other[0].weights[1, 2] - one[0].weights[1, 2])
+    assert [t.get_text() for t in figure.axes[0].get_yticklabels()][:3] == ["The", "ani", "·mal"]
+    plt.close(figure)
+
+
+def test_saved_page(tmp_path: Path) -> None:
+    view = attention_view(maps())
+    view.save(tmp_path / "vista.html", "A < B")
+    page = (tmp_path / "vista.html").read_text("utf-8")
+    assert '<html lang="it">' in page and "<title>A &lt; B</title>" in page and view.html in page
+    assert [p.name for p in tmp_path.iterdir()] == ["vista.html"]
+    with pytest.raises(AnnotatedError, match="finisca in .html"):
+        view.save(tmp_path / "vista.pdf")
+    with pytest.raises(AnnotatedError, match="la cartella non esiste"):
+        view.save(tmp_path / "manca" / "vista.html")
+
+
+def test_assets_travel_with_the_package() -> None:
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["setuptools"]["package-data"][
+        "annotated"
+    ]
+    assert {p.name for p in (ROOT / "annotated").glob("viewer.*")} - {"viewer.py"} <= set(declared)
+
+
+# ---------------------------------------------------------------- nel browser
+
+
+def opened(visit: Visit, view: View, folder: Path) -> Page:
+    view.save(folder / "vista.html")
+    visit.page.goto((folder / "vista.html").as_uri())
+    visit.page.locator(".disegno svg").first.wait_for()
+    return visit.page
+
+
+def number(text: str) -> float:
+    return float(text.replace("−", "-").replace("–", "0").replace(",", "."))
+
+
+def texts(elements: Locator) -> list[str]:
+    return elements.evaluate_all("e => e.map(x => x.textContent)")
+
+
+def labels(page: Page, side: str) -> list[str]:
+    return texts(page.locator(f".pezzo[data-{side}] title"))
+
+
+def numbers(where: Page | Locator) -> list[float]:
+    return [number(t) for t in texts(where.locator("svg .numero"))]
+
+
+def choose(page: Page, side: str, index: int, panel: int = 0) -> None:
+    "Indica un pezzo, con un clic o con un tocco."
+    page.locator(".disegno svg").nth(panel).locator(f".pezzo[data-{side}='{index}'] rect").click()
+
+
+def thumbnail(page: Page, layer: int, head: int) -> Locator:
+    return page.get_by_role("button", name=f"strato {layer}, testa {head}", exact=True)
+
+
+def chip(page: Page, head: int) -> Locator:
+    return page.locator(".testa").nth(head - 1)
+
+
+def test_every_head_at_a_glance_then_one(visit: Visit, tmp_path: Path) -> None:
+    encoder = maps()[0]
+    page = opened(visit, attention_view(maps()), tmp_path)
+    assert page.locator(".miniatura").count() == 3 * 4
+    for layer, head in ((1, 2), (3, 4)):
+        thumbnail(page, layer, head).click()
+        assert thumbnail(page, layer, head).get_attribute("aria-pressed") == "true"
+        assert f"strato {layer} · testa {head}" in re.sub(r"\s+", " ", page.locator(".titolo").inner_text()).lower()
+        for i in range(len(SOURCE)):
+            choose(page, "query", i)
+            np.testing.assert_allclose(numbers(page), encoder.weights[layer - 1, head - 1, i], atol=0.005 + 1e-9)
+        choose(page, "key", 2)
+        np.testing.assert_allclose(numbers(page), encoder.weights[layer - 1, head - 1, :, 2], atol=0.005 + 1e-9)
+
+
+def test_roles_and_axes_of_the_three_attentions(visit: Visit, tmp_path: Path) -> None:
+    page = opened(visit, attention_view(maps()), tmp_path)
+    axes = {
+        "encoder": (["The", "ani", "·mal", "was", "tir", "·ed", ".", "</s>"],) * 2,
+        "decoder": (["L", "·'", "·animale", "era", "stanco", "</s>"], ["<s>", "L", "·'", "·animale", "era", "stanco"]),
+    }
+    axes["incrociata"] = (axes["decoder"][0], axes["encoder"][0])
+    roles = {"encoder": "(partenza)", "decoder": "(pezzo da scrivere)", "incrociata": "(pezzo da scrivere)"}
+    for view, (name, expected) in itertools.product(("linee", "matrice"), axes.items()):
+        page.get_by_text(view, exact=True).click()
+        page.get_by_text(name, exact=True).click()
+        assert (labels(page, "query"), labels(page, "key")) == expected
+        assert f"chi guarda {roles[name]}" in page.locator(".assi").inner_text()
+        assert "chi è guardato" in page.locator(".assi").inner_text()
+    page.get_by_text("linee", exact=True).click()
+    page.get_by_text("decoder", exact=True).click()
+    choose(page, "query", 1)  # scrivendo il secondo pezzo si guardano «<s>» e il primo; il resto è vietato
+    shown = texts(page.locator("svg .numero"))
+    assert "–" not in shown[:2] and shown[2:] == ["–"] * 4
+    np.testing.assert_allclose(numbers(page), maps()[1].weights[1, 0, 1], atol=0.005 + 1e-9)
+
+
+def test_heads_on_and_off(visit: Visit, tmp_path: Path) -> None:
+    encoder = maps()[0]
+    page = opened(visit, attention_view(maps(), layer=2, heads=[1]), tmp_path)
+    chip(page, 3).click()
+    choose(page, "query", 4)
+    strips = page.locator("svg .striscia")
+    assert strips.count() == 2 * len(SOURCE)
+    fills = strips.evaluate_all("e => e.map(x => [x.getAttribute('fill'), Number(x.getAttribute('fill-opacity'))])")
+    for n, h in enumerate((0, 2)):  # i colori sono quelli delle teste, e coprono secondo il peso
+        colors, opacity = zip(*fills[n * len(SOURCE) : (n + 1) * len(SOURCE)], strict=True)
+        assert set(colors) == {HEAD_COLORS[h]}
+        np.testing.assert_allclose(opacity, encoder.weights[1, h, 4] ** 0.6, atol=0.01)
+    lines = [line for line in page.locator(".riquadro p").all_inner_texts() if "guarda:" in line]
+    for line, h in zip(lines, (0, 2), strict=True):  # il riquadro dice, per ogni testa, il pezzo più guardato
+        best = encoder.weights[1, h, 4].argmax()
+        piece, value = re.search(r"guarda:\s+(\S+)\s+(\d,\d\d)", line).groups()  # type: ignore[union-attr]
+        assert piece == labels(page, "key")[best] and number(value) == pytest.approx(
+            encoder.weights[1, h, 4, best], abs=0.005
+        )
+    page.get_by_text("media", exact=True).click()
+    np.testing.assert_allclose(numbers(page), encoder.weights[1, [0, 2], 4].mean(axis=0), atol=0.006)
+    page.get_by_text("tutte le teste").click()
+    np.testing.assert_allclose(numbers(page), encoder.weights[1, :, 4].mean(axis=0), atol=0.006)
+    chip(page, 2).dblclick()  # isola
+    assert [chip(page, h).get_attribute("aria-pressed") for h in (1, 2, 3, 4)] == ["false", "true", "false", "false"]
+    np.testing.assert_allclose(numbers(page), encoder.weights[1, 1, 4], atol=0.005 + 1e-9)
+    chip(page, 2).click()  # l'ultima accesa non si spegne
+    assert chip(page, 2).get_attribute("aria-pressed") == "true"
+
+
+def test_matrix(visit: Visit, tmp_path: Path) -> None:
+    encoder = maps()[0]
+    page = opened(visit, attention_view(maps(), layer=1, heads=[2], matrix=True), tmp_path)
+    field = page.locator(".campo").bounding_box()
+    assert field is not None
+    n, cell = len(SOURCE), field["width"] / len(SOURCE)
+    for i, j in ((0, 0), (3, 5), (7, 1)):
+        page.locator(".campo").click(position={"x": cell * (j + 0.5), "y": cell * (i + 0.5)})
+        text = page.locator(".riquadro").inner_text()
+        assert f"«{labels(page, 'query')[i]}» guarda «{labels(page, 'key')[j]}»" in text
+        assert number(text.split()[-1]) == pytest.approx(encoder.weights[0, 1, i, j], abs=0.005)
+    cells = page.locator(f"svg rect[fill='{HEAD_COLORS[1]}']")
+    opacity = cells.evaluate_all("e => e.map(x => Number(x.getAttribute('fill-opacity')))")
+    expected = encoder.weights[0, 1].ravel()
+    np.testing.assert_allclose(sorted(opacity), sorted(expected[expected >= 0.002] ** 0.6), atol=0.02)
+    assert cells.count() <= n * n
+    choose(page, "query", 5)
+    assert "«·ed» guarda" in page.locator(".riquadro").inner_text()
+
+
+def test_whole_words(visit: Visit, tmp_path: Path) -> None:
+    page = opened(visit, attention_view(maps(), layer=2, heads=[3]), tmp_path)
+    page.get_by_text("parole intere", exact=True).click()
+    assert labels(page, "query") == ["The", "animal", "was", "tired", ".", "</s>"]
+    for i in range(6):
+        choose(page, "query", i)
+        np.testing.assert_allclose(numbers(page), by_words(maps()[0]).weights[1, 2, i], atol=0.006)
+        assert sum(numbers(page)) == pytest.approx(1, abs=0.03)
+
+
+def test_two_sentences_and_their_difference(visit: Visit, tmp_path: Path) -> None:
+    changed = ["▁The", "▁ani", "mal", "▁was", "▁not", "▁wide", ".", "</s>"]  # due pezzi sostituiti uno per uno
+    one, other = maps(), maps(changed, ["▁L", "'", "animale", "▁non", "▁era", "▁largo", "</s>"], seed=7)
+    page = opened(visit, attention_view(one, other, names=("prima", "dopo"), layer=2, heads=[1]), tmp_path)
+    assert page.locator("figure").count() == 3
+    choose(page, "query", 3)
+    shown = [numbers(page.locator("figure").nth(n)) for n in range(3)]
+    a, b = (m[0].weights[1, 0, 3] for m in (one, other))
+    for values, expected, error in zip(shown, (a, b, b - a), (0.005, 0.005, 0.006), strict=True):
+        np.testing.assert_allclose(values, expected, atol=error + 1e-9)
+    assert "tir | not" in labels(page, "key")
+    page.get_by_text("incrociata", exact=True).click()  # la seconda traduzione ha un pezzo in più
+    page.get_by_text("differenza", exact=True).click()
+    pairs = align_pieces([*one[2].queries], [*other[2].queries])
+    assert page.locator("figure").count() == 1 and len(labels(page, "query")) == len(pairs)
+    assert re.search(r"fuori:.*«non»", page.locator("figure .nota").inner_text())
+    choose(page, "query", 0)
+    i, m = pairs[0]
+    np.testing.assert_allclose(numbers(page), other[2].weights[1, 0, m] - one[2].weights[1, 0, i], atol=0.006)
+    dashes = page.locator("svg path[stroke-dasharray]").count()
+    assert 0 < dashes < page.locator("svg path").count()  # il segno non sta nel solo colore
+
+
+@pytest.fixture
+def wide(browser: Browser) -> Visit:
+    context = browser.new_context(viewport={"width": 1000, "height": 900}, offline=True, color_scheme="dark")
+    return Visit(context.new_page())
+
+
+def test_keyboard(wide: Visit, tmp_path: Path) -> None:
+    encoder = maps()[0]
+    page = opened(wide, attention_view(maps(), layer=3, heads=[1]), tmp_path)
+    keys = page.keyboard.press
+    for _ in range(20):  # Tab porta alle miniature: un passo solo per tutte
+        keys("Tab")
+        name = page.evaluate(
+            "document.querySelector('[data-vista]').shadowRoot.activeElement.getAttribute('aria-label')"
+        )
+        if name == "strato 3, testa 1":
+            break
+    for key in ("ArrowUp", "ArrowRight", "ArrowRight", "Enter"):
+        keys(key)
+    assert thumbnail(page, 2, 3).get_attribute("aria-pressed") == "true"
+    page.locator(".disegno svg").focus()
+    for key in ("ArrowDown", "ArrowDown", "ArrowDown"):
+        keys(key)
+    np.testing.assert_allclose(numbers(page), encoder.weights[1, 2, 2], atol=0.005 + 1e-9)
+    assert "«·mal» guarda" in page.get_by_role("status").inner_text()
+    keys("ArrowRight")  # lo stesso pezzo, guardato
+    np.testing.assert_allclose(numbers(page), encoder.weights[1, 2, :, 2], atol=0.005 + 1e-9)
+    keys("Escape")
+    assert page.locator("svg .numero").count() == 0
+    page.get_by_text("matrice", exact=True).click()
+    page.locator(".disegno svg").focus()
+    for key in ("ArrowDown", "ArrowDown", "ArrowRight", "ArrowRight", "ArrowRight"):
+        keys(key)
+    assert (
+        f"guarda «·mal»: {encoder.weights[1, 2, 1, 2]:.2f}".replace(".", ",") in page.get_by_role("status").inner_text()
+    )
+    assert wide.problems == []
+
+
+def test_named_for_screen_readers(wide: Visit, tmp_path: Path) -> None:
+    page = opened(wide, attention_view(maps(), maps(seed=5)), tmp_path)
+    buttons = page.locator("button")
+    assert all(buttons.nth(n).get_attribute("aria-pressed") is not None for n in range(buttons.count()))
+    assert page.get_by_role("group", name="Attenzione", exact=True).get_by_role("radio").count() == 3
+    assert page.get_by_role("checkbox", name="media").count() == 1
+    pictures = page.get_by_role("application")
+    assert pictures.count() == 3 and "strato 3, testa 1: 8 pezzi guardano" in (
+        pictures.first.get_attribute("aria-label") or ""
+    )
+    assert page.get_by_role("status").get_attribute("aria-live") == "polite"
+    page.get_by_text("Tabella dei numeri").click()
+    table = page.locator("table").first
+    table.wait_for()
+    assert table.locator("th[scope=col]").count() == table.locator("th[scope=row]").count() == len(SOURCE)
+    rows = [[number(x) for x in row.split("\t")[1:]] for row in table.locator("tr").all_inner_texts()[1:]]
+    np.testing.assert_allclose(rows, maps()[0].weights[2, 0], atol=0.005 + 1e-9)
+
+
+def test_fits_the_screen(visit: Visit, tmp_path: Path) -> None:
+    pieces = [f"▁parola-lunghissima-{i}" for i in range(30)]
+    long = [AttentionMap("encoder", weights(6, 16, 30, 30), pieces, pieces)]
+    page = opened(visit, attention_view(long, long, heads=range(1, 17)), tmp_path)
+    for name in ("linee", "matrice"):
+        page.get_by_text(name, exact=True).click()
+        assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+
+
+def test_light_dark_still_and_print(browser: Browser, tmp_path: Path) -> None:
+    context = browser.new_context(offline=True, color_scheme="dark", reduced_motion="reduce")
+    page = opened(Visit(context.new_page()), attention_view(maps(), focus=1), tmp_path)
+    ground = (
+        "getComputedStyle(document.querySelector('[data-vista]').shadowRoot.querySelector('.vista')).backgroundColor"
+    )
+    dark = page.evaluate(ground)
+    page.evaluate("document.documentElement.dataset.theme = 'light'")  # come fa il libro
+    page.wait_for_function(f"{ground} === 'rgb(255, 255, 255)'")
+    page.evaluate("document.documentElement.dataset.theme = 'dark'")
+    page.wait_for_function(f"{ground} === '{dark}'")
+    assert dark != "rgb(255, 255, 255)"
+    assert page.locator(".sfondo").evaluate("e => getComputedStyle(e).transitionDuration") == "0s"
+    page.emulate_media(media="print")
+    assert page.evaluate(ground) == "rgb(255, 255, 255)"
+    assert page.locator(".disegno svg").is_visible() and page.locator(".riquadro").is_visible()
+    assert not page.locator(".comandi").first.is_visible()
+    context.close()
+
+
+HOSTILE = ["</script><img src=http://x/y onerror=alert(1)>", "&amp;<b>", "'\"`${1}", "<!--", "\u202e\u0000è", "▁"]
+
+
+def test_hostile_pieces(visit: Visit, tmp_path: Path) -> None:
+    n = len(HOSTILE)
+    hostile = [AttentionMap("encoder", weights(1, 1, n, n), HOSTILE, HOSTILE)]
+    view = attention_view(hostile, hostile, names=("<i>a</i>", "</script>"))
+    assert view.html.count("</script>") == 1 and "<!--" not in view.html
+    visit.page.on("dialog", lambda dialog: visit.problems.append(dialog.message))
+    page = opened(visit, view, tmp_path)
+    choose(page, "query", 0)
+    assert HOSTILE[0] in page.locator(".riquadro").inner_text()
+    shadow = page.locator("[data-vista]")
+    assert shadow.evaluate("e => e.shadowRoot.querySelectorAll('img, script, b + img, i > i').length") == 0
+    assert [text.lstrip("·") for text in labels(page, "query")[:4]] == HOSTILE[:4]
+
+
+def test_many_views_in_one_page(visit: Visit, tmp_path: Path) -> None:
+    "Nella stessa pagina, due volte la stessa, in un iframe come in Colab, inserita dopo come in JupyterLab."
+    one, other = attention_view(maps(), heads=[1]), attention_view(maps(seed=3), heads=[2])
+    frame = one.html.replace("&", "&amp;").replace('"', "&quot;")
+    (tmp_path / "pagina.html").write_text(
+        f'<!DOCTYPE html><meta charset="utf-8"><body>{one.html}{other.html}<section>{one.html}</section>'
+        f'<iframe sandbox="allow-scripts" srcdoc="{frame}"></iframe><div id="lab"></div>',
+        "utf-8",
+    )
+    page = visit.page
+    page.goto((tmp_path / "pagina.html").as_uri())
+    page.evaluate(
+        """html => {
+            const lab = document.getElementById('lab');
+            lab.innerHTML = html;
+            for (const old of lab.querySelectorAll('script')) {
+                const script = document.createElement('script');
+                script.textContent = old.textContent;
+                old.replaceWith(script);
+            }
+        }""",
+        attention_view(maps(seed=8)).html,
+    )
+    page.frame_locator("iframe").locator(".disegno svg").wait_for(state="attached")
+    page.locator("#lab .disegno svg").wait_for()
+    assert page.locator(".disegno svg").count() == 4
+    views = page.locator("[data-vista]")
+    chip_of = [views.nth(n).locator(".testa") for n in range(3)]
+    chip_of[0].nth(2).click()
+    pressed = [[c.nth(h).get_attribute("aria-pressed") for h in range(4)] for c in chip_of]
+    assert pressed == [
+        ["true", "false", "true", "false"],
+        ["false", "true", "false", "false"],
+        ["true"] + ["false"] * 3,
+    ]
