@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 from annotated.common import atomic_write
+from annotated.coreference import agreement, read_probes
 from annotated.data import encode_pairs, read_pairs
 from annotated.decoding import translate
 from annotated.heads import Head, ablation, all_heads, bleu_statistics, without_heads
@@ -61,13 +62,19 @@ def main(name: str, device: str) -> None:
     ranked = effects[:, :half].sum(axis=1).argsort()[::-1].tolist()  # dalla più utile, sulla prima metà
     shuffles = [np.random.default_rng(seed).permutation(len(heads)).tolist() for seed in range(DRAWS)]
     kept = sorted({round(len(heads) * f) for f in FRACTIONS})
-    dropped = [[[heads[i] for i in order[k:]] for order in (ranked, *shuffles)] for k in kept]
-    curve = np.stack([ablation(model, second, groups) for groups in dropped])  # (k, 1 + sorteggi, frasi)
+    dropped = [[heads[i] for i in order[k:]] for k in kept for order in (ranked, *shuffles)]
+    curve = ablation(model, second, dropped).reshape(len(kept), 1 + DRAWS, -1)  # (k, 1 + sorteggi, frasi)
     print(f"curva per {len(kept)} valori di k: {time.perf_counter() - started:.0f} s", file=sys.stderr)
+
+    probes, margins = read_probes(), []
+    for off in ([], *([head] for head in heads)):
+        with without_heads(model, off):
+            margins.append(agreement(model, tokenizer, probes).numpy())  # (frasi,)
+    print(f"accordo: {time.perf_counter() - started:.0f} s", file=sys.stderr)
 
     groups: list[tuple[str, list[Head]]] = [("nessuna", [])]
     groups += [(f"senza {heads[i]}", [heads[i]]) for i in (*ranked[:4], ranked[-1])]
-    groups += [(f"le {k} migliori", off[0]) for k, off in zip(kept, dropped, strict=True) if 0 < k < len(heads)]
+    groups += [(f"le {k} migliori", [heads[i] for i in ranked[k:]]) for k in kept if 0 < k < len(heads)]
     statistics = []
     for _, off in groups:
         with without_heads(model, off):
@@ -93,6 +100,7 @@ def main(name: str, device: str) -> None:
             provenance=np.array(json.dumps(provenance, ensure_ascii=False)),
             effects=effects.astype(np.float16),
             curve=curve.astype(np.float16),
+            agreement=np.stack(margins).astype(np.float32),
             bleu=np.stack(statistics).astype(np.uint16),
         )
     print(f"scritto {DATA / 'teste.npz'}: {time.perf_counter() - started:.0f} s", file=sys.stderr)
