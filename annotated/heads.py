@@ -8,7 +8,7 @@ __all__ = ['DETERMINERS', 'ADJECTIVES', 'NOUNS', 'VERBS', 'PREPOSITIONS', 'AUXIL
            'word_weights', 'hits', 'Estimate', 'bootstrap', 'spearman', 'attention_of', 'without_heads',
            'sentence_losses', 'ablation', 'bleu_statistics', 'bleu_of', 'bleu_difference']
 
-# %% ../book/22_teste.ipynb #a1566eb3
+# %% ../book/22_teste.ipynb #fbb72567
 import random
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -27,7 +27,7 @@ from .multihead import MultiHeadAttention
 from .tokenizer import Tokenizer
 from .transformer import Transformer, attention_weights
 
-# %% ../book/22_teste.ipynb #b54f1680
+# %% ../book/22_teste.ipynb #75429e34
 class Head(NamedTuple):
     "Una testa: in quale attenzione, in quale strato (da 0), quale (da 0)."
 
@@ -46,7 +46,7 @@ def all_heads(model: Transformer) -> list[Head]:
     shapes = {"encoder": (c.N, c.h), "decoder": (below, c.h), "cross": (below, c.h_cross or c.h)}
     return [Head(name, i, j) for name, (N, h) in shapes.items() for i in range(N) for j in range(h)]
 
-# %% ../book/22_teste.ipynb #9522c4e3
+# %% ../book/22_teste.ipynb #43cad6fc
 def mass(
     weights: Tensor,  # (..., T, S)
     targets: Tensor,  # (T, S): True = la chiave è il bersaglio della query
@@ -54,7 +54,7 @@ def mass(
     "Il peso che le query con un bersaglio gli danno, in media."
     return (weights * targets).sum(dim=(-2, -1)) / targets.any(dim=-1).sum()
 
-# %% ../book/22_teste.ipynb #0633c3b2
+# %% ../book/22_teste.ipynb #19040c5b
 def positional_targets(
     attention: str,  # «encoder», «decoder» o «cross»
     T: int,  # query
@@ -69,7 +69,7 @@ def positional_targets(
     roles = {name: key == query + k for name, k in (("precedente", -1), ("stesso", 0), ("successivo", 1))}
     return {name: asks & (key != end) & targets for name, targets in roles.items()} | {"estremo": asks & (key == end)}
 
-# %% ../book/22_teste.ipynb #0425306a
+# %% ../book/22_teste.ipynb #5ab86aa4
 def sentence_weights(
     model: Transformer,
     corpus: Corpus,
@@ -89,7 +89,7 @@ def sentence_weights(
                 "cross": cross[row, ..., :T, :S],
             }
 
-# %% ../book/22_teste.ipynb #deb106ac
+# %% ../book/22_teste.ipynb #cbeed1ba
 DETERMINERS = "the this that every my his her our".split()
 ADJECTIVES = "old new small big little strange beautiful good poor rich young famous".split()
 NOUNS = (
@@ -105,7 +105,7 @@ AUXILIARIES = {"has": 2, "had": 2, "will": 0, "can": 0, "must": 0, "should": 0} 
 ADVERBS = "never always often already really finally".split()
 OPENINGS = ["", "", "Yesterday", "Sometimes", "In the end"]
 
-# %% ../book/22_teste.ipynb #018d3591
+# %% ../book/22_teste.ipynb #2f1324da
 RELATIONS = [
     ("nome", "determinante"), ("nome", "aggettivo"), ("verbo", "soggetto"), ("verbo", "oggetto"), ("verbo", "ausiliare"),
     ("preposizione", "nome"),
@@ -126,7 +126,7 @@ class Parsed(NamedTuple):
         self.words.append(word)
         return len(self.words) - 1
 
-# %% ../book/22_teste.ipynb #a9e09950
+# %% ../book/22_teste.ipynb #6954fec5
 def _noun_phrase(s: Parsed, rng: random.Random) -> int:
     determiner = s.add(rng.choice(DETERMINERS))
     adjectives = [s.add(word) for word in rng.sample(ADJECTIVES, rng.choice((0, 0, 1, 1, 2)))]
@@ -151,7 +151,7 @@ def _predicate(s: Parsed, rng: random.Random, subject: int, simple: bool) -> Non
     s.relations["verbo", "soggetto"].append((verb, subject))
     s.relations["verbo", "oggetto"].append((verb, _noun_phrase(s, rng)))
 
-# %% ../book/22_teste.ipynb #ee3c1940
+# %% ../book/22_teste.ipynb #5134f63f
 def parsed_sentences(n: int, seed: int = 0) -> list[Parsed]:
     "Genera `n` frasi diverse con le loro dipendenze."
     rng = random.Random(seed)
@@ -172,7 +172,7 @@ def parsed_sentences(n: int, seed: int = 0) -> list[Parsed]:
         sentences[str(s)] = s
     return list(sentences.values())
 
-# %% ../book/22_teste.ipynb #c996d317
+# %% ../book/22_teste.ipynb #9f617da0
 def word_weights(
     weights: Tensor,  # (..., S, S)
     owners: Tensor,  # (S,): il numero della parola di ogni pezzo, da 0
@@ -181,7 +181,7 @@ def word_weights(
     M = F.one_hot(owners).to(weights)  # (S, parole)
     return (M.T / M.sum(dim=0)[:, None]) @ weights @ M
 
-# %% ../book/22_teste.ipynb #cc0d65f0
+# %% ../book/22_teste.ipynb #b27ea204
 def hits(
     weights: Tensor,  # (..., T, S)
     targets: Tensor,  # (..., T, S): True = la chiave è un bersaglio della query
@@ -190,7 +190,7 @@ def hits(
     best = F.one_hot(weights.argmax(dim=-1), targets.size(-1)).bool()  # (..., T, S)
     return (best & targets).sum(dim=(-2, -1))
 
-# %% ../book/22_teste.ipynb #7952b9ac
+# %% ../book/22_teste.ipynb #b9e4571d
 class Estimate(NamedTuple):
     "Una misura con il suo intervallo al 95 %."
 
@@ -214,7 +214,7 @@ def bootstrap(
     low, high = np.quantile((counts @ numerators) / (counts @ denominators), (0.025, 0.975))
     return Estimate(float(numerators.sum() / denominators.sum()), float(low), float(high))
 
-# %% ../book/22_teste.ipynb #acbcc19a
+# %% ../book/22_teste.ipynb #41bef469
 def _ranks(x: np.ndarray) -> np.ndarray:
     _, group, counts = np.unique(x, return_inverse=True, return_counts=True)
     return (counts.cumsum() - (counts - 1) / 2)[group]  # a pari merito il posto medio
@@ -233,7 +233,7 @@ def spearman(x: np.ndarray, y: np.ndarray, draws: int = 1000, seed: int = 0) -> 
     samples = [_rank_correlation(x[i], y[i]) for i in (rng.integers(0, len(x), len(x)) for _ in range(draws))]
     return Estimate(_rank_correlation(x, y), *np.quantile(samples, (0.025, 0.975)).tolist())
 
-# %% ../book/22_teste.ipynb #37ac8531
+# %% ../book/22_teste.ipynb #31507caf
 def attention_of(model: Transformer, head: Head) -> MultiHeadAttention:
     "L'attenzione a cui `head` appartiene; `ValueError` se `model` non ha quella testa."
     if head not in all_heads(model):
@@ -261,7 +261,7 @@ def without_heads(model: Transformer, heads: Iterable[Head]) -> Iterator[None]:
         for columns, values in reversed(saved):
             columns.copy_(values)
 
-# %% ../book/22_teste.ipynb #da100b74
+# %% ../book/22_teste.ipynb #3834c3e8
 @torch.inference_mode()
 def sentence_losses(
     model: Transformer,
@@ -291,7 +291,7 @@ def ablation(
             rows.append(sentence_losses(model, corpus) - intact)
     return np.stack(rows)
 
-# %% ../book/22_teste.ipynb #c72d7129
+# %% ../book/22_teste.ipynb #ffd70167
 def bleu_statistics(translations: list[str], references: list[str]) -> np.ndarray:
     "Per ogni frase i dieci conteggi del BLEU: n-grammi giusti (4), n-grammi (4), lunghezze (2); (n, 10)."
     bleu = BLEU(effective_order=True)  # un avviso di sacreBLEU in meno; i conteggi sono gli stessi
