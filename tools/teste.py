@@ -1,0 +1,114 @@
+"""Misura che cosa cambia a spegnere le teste di un modello, e scrive `book/dati/teste.npz` per il capitolo 22.
+
+    python tools/teste.py [--model small-en-it] [--device cpu]
+
+Va rifatto quando cambiano i pesi pubblicati: il capitolo confronta la loro impronta con quella scritta nel file.
+"""
+
+import argparse
+import hashlib
+import json
+import platform
+import subprocess
+import sys
+import time
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from annotated.common import atomic_write
+from annotated.coreference import agreement, read_probes
+from annotated.data import encode_pairs, read_pairs
+from annotated.decoding import translate
+from annotated.heads import Head, ablation, all_heads, bleu_statistics, without_heads
+from annotated.training import MODELS, load_pretrained
+
+DATA = Path(__file__).resolve().parent.parent / "book" / "dati"
+DRAWS = 5  # sorteggi delle teste da tenere
+FRACTIONS = (0, 1 / 16, 1 / 8, 1 / 4, 3 / 8, 1 / 2, 5 / 8, 3 / 4, 7 / 8, 1)  # quante teste tenere, in parte del totale
+
+
+def processor() -> str:
+    "Il nome del processore, dove il sistema lo dice."
+    path = Path("/proc/cpuinfo")
+    names = [x for x in path.read_text().splitlines() if x.startswith("model name")] if path.exists() else []
+    return names[0].split(": ")[1] if names else platform.processor()
+
+
+def commit() -> str:
+    "Il commit del codice, con «+» se ci sono modifiche non registrate."
+    run = lambda *a: subprocess.run(["git", *a], cwd=DATA, capture_output=True, text=True).stdout.strip()  # noqa: E731
+    return run("rev-parse", "--short", "HEAD") + ("+" if run("status", "--porcelain", "../../annotated") else "")
+
+
+def sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def main(name: str, device: str) -> None:
+    started = time.perf_counter()
+    model, tokenizer = load_pretrained(name, device)
+    pairs = list(read_pairs(DATA / "teste.tsv.xz"))
+    corpus = encode_pairs(pairs, tokenizer, model.config.max_len)
+    heads, half = all_heads(model), len(pairs) // 2
+    second = encode_pairs(pairs[half:], tokenizer, model.config.max_len)
+
+    effects = ablation(model, corpus, [[head] for head in heads])  # (teste, frasi)
+    print(f"effetti di {len(heads)} teste: {time.perf_counter() - started:.0f} s", file=sys.stderr)
+
+    ranked = effects[:, :half].sum(axis=1).argsort()[::-1].tolist()  # dalla più utile, sulla prima metà
+    shuffles = [np.random.default_rng(seed).permutation(len(heads)).tolist() for seed in range(DRAWS)]
+    kept = sorted({round(len(heads) * f) for f in FRACTIONS})
+    dropped = [[heads[i] for i in order[k:]] for k in kept for order in (ranked, *shuffles)]
+    curve = ablation(model, second, dropped).reshape(len(kept), 1 + DRAWS, -1)  # (k, 1 + sorteggi, frasi)
+    print(f"curva per {len(kept)} valori di k: {time.perf_counter() - started:.0f} s", file=sys.stderr)
+
+    probes, margins = read_probes(), []
+    for off in ([], *([head] for head in heads)):
+        with without_heads(model, off):
+            margins.append(agreement(model, tokenizer, probes).numpy())  # (frasi,)
+    print(f"accordo: {time.perf_counter() - started:.0f} s", file=sys.stderr)
+
+    groups: list[tuple[str, list[Head]]] = [("nessuna", [])]
+    groups += [(f"senza {heads[i]}", [heads[i]]) for i in (*ranked[:4], ranked[-1])]
+    groups += [(f"le {k} migliori", [heads[i] for i in ranked[k:]]) for k in kept if 0 < k < len(heads)]
+    statistics = []
+    for _, off in groups:
+        with without_heads(model, off):
+            written = translate(model, tokenizer, [pair.source for pair in pairs[half:]], beam=1)
+        statistics.append(bleu_statistics(written, [pair.target for pair in pairs[half:]]))
+    provenance: dict[str, Any] = {
+        "command": f"python tools/teste.py --model {name}",
+        "commit": commit(),
+        "model": name,
+        "weights": sha256(MODELS / name / "model.safetensors"),
+        "sentences": sha256(DATA / "teste.tsv.xz"),
+        "date": date.today().isoformat(),
+        "machine": torch.cuda.get_device_name() if device == "cuda" else processor(),
+        "torch": torch.__version__,
+        "seconds": round(time.perf_counter() - started),
+        "heads": heads,
+        "kept": kept,
+        "bleu": [label for label, _ in groups],
+    }
+    with atomic_write(DATA / "teste.npz") as file:
+        np.savez_compressed(
+            file,
+            provenance=np.array(json.dumps(provenance, ensure_ascii=False)),
+            effects=effects.astype(np.float16),
+            curve=curve.astype(np.float16),
+            agreement=np.stack(margins).astype(np.float32),
+            bleu=np.stack(statistics).astype(np.uint16),
+        )
+    print(f"scritto {DATA / 'teste.npz'}: {time.perf_counter() - started:.0f} s", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="small-en-it", help="un modello pubblicato, sotto models/")
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    arguments = parser.parse_args()
+    main(arguments.model, arguments.device)
