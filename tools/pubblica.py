@@ -8,10 +8,8 @@ l'arrotondamento a bfloat16.
 
 import argparse
 import copy
-import hashlib
 import json
 import os
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from datetime import date
@@ -20,6 +18,7 @@ from typing import Any
 
 import safetensors.torch
 import torch
+from provenienza import commit, processor, sha256
 
 from annotated import Transformer, evaluate, load_pretrained, translate
 from annotated.common import atomic_write
@@ -47,8 +46,7 @@ CARD = Path(__file__).with_name("scheda.md")
 def this_machine(device: str) -> str:
     if device != "cpu":
         return torch.cuda.get_device_name(device)
-    models = [line.split(": ")[1] for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line]
-    return f"{len(models)} core {models[0]}"
+    return f"{os.cpu_count()} core {processor()}"
 
 
 def measure(model: Transformer, tokenizer: Tokenizer, path: Path) -> dict[str, Any]:
@@ -56,8 +54,7 @@ def measure(model: Transformer, tokenizer: Tokenizer, path: Path) -> dict[str, A
     pairs = list(read_pairs(path))
     sources, references = [pair.source for pair in pairs], [pair.target for pair in pairs]
     scores = evaluate(translate(model, tokenizer, sources, BEAM, ALPHA, progress=True, origin=str(path)), references)
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    return {"file": path.name, "what": FILES[path.name], "pairs": len(pairs), "sha256": digest, **vars(scores)}
+    return {"file": path.name, "what": FILES[path.name], "pairs": len(pairs), "sha256": sha256(path), **vars(scores)}
 
 
 def averages(run: Path, model: Transformer, tokenizer: Tokenizer, path: Path) -> Iterator[dict[str, Any]]:
@@ -121,19 +118,18 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=MODELS.parent) as folder:
         publish_model(folder, published, tokenizer)
         model, _ = load_pretrained(folder, args.device)
-        git = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
         metrics = {
             "command": args.command,
             "hardware": args.hardware or this_machine(args.device),
             "date": str(date.today()),
-            "commit": git.stdout.strip(),
+            "commit": commit(),
             "seed": args.seed,
             "steps": log[-1]["step"],
             "minutes": args.minutes or round(max(row.get("seconds", 0) for row in log) / 60),
             "parameters": sum(p.numel() for p in model.parameters()),
             "valid_loss": best["valid_loss"],
             "checkpoints": best["checkpoints"],
-            "data": {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in find_data(args.data).train},
+            "data": {path.name: sha256(path) for path in find_data(args.data).train},
             "beam": BEAM,
             "alpha": ALPHA,
             "averages": means,

@@ -8,16 +8,16 @@ incrociata, come `mini`, o tre strati con quattro; tutto il resto è quello pred
 """
 
 import argparse
-import copy
 import json
-import subprocess
 import time
 from collections import Counter
 from datetime import date
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import torch
+from provenienza import ROOT, commit
 
 from annotated.cli import MICROLINGUA
 from annotated.common import atomic_write
@@ -34,11 +34,11 @@ from annotated.coreference import (
 from annotated.data import Pair, encode_pairs
 from annotated.decoding import translate
 from annotated.evaluation import evaluate
+from annotated.heads import Head, without_heads
 from annotated.microlingua import generate
 from annotated.training import TrainingConfig, load_model, load_pretrained, save_model, train
 from annotated.transformer import Config, Transformer
 
-ROOT = Path(__file__).resolve().parent.parent
 DECODERS = {"stretto": {"N_decoder": 1, "h_cross": 1}, "largo": {"N_decoder": 3, "h_cross": 4}}
 SEEDS = {"stretto": range(1, 6), "largo": range(1, 4)}
 STEPS = range(100, MICROLINGUA["max_steps"] + 1, 100)
@@ -70,10 +70,10 @@ def measure(folder: Path, last: bool) -> dict[str, Any]:
     probes = microlingua_probes(generate(200, seed=3, held_out=True))
     frames = [probe.frame for probe in probes]
 
-    def right(model: Transformer) -> float:
+    def right() -> float:
         return (agreement(model, tokenizer, probes) > 0).float().mean().item()
 
-    def exact(model: Transformer) -> float:
+    def exact() -> float:
         return evaluate(translate(model, tokenizer, [p.en for p in probes], beam=1), [p.it for p in probes]).exact
 
     masses = [noun_masses(model, tokenizer, probes, offset) for offset in range(6)]
@@ -82,16 +82,19 @@ def measure(folder: Path, last: bool) -> dict[str, Any]:
     favourite = torch.tensor(Counter(picks.tolist()).most_common(1)[0][0])
     place = [int(i) for i in torch.unravel_index(favourite, gaps.shape[1:])]
     found: dict[str, Any] = {
-        "accordo": right(model), "scarto": scores.mean().item(), "divisioni": scores.std().item(),
+        "accordo": right(), "scarto": scores.mean().item(), "divisioni": scores.std().item(),
         "due_nomi": max(m.sum(-1).mean(0).max().item() for m in masses),  # la testa che più li guarda
         "soglia": shuffled_best(gaps).quantile(0.95).item(), "strato_testa_posto": place,
     }  # fmt: skip
     if last:
         low, high = bootstrap(gaps)
-        found |= {"media": gaps.mean(0).tolist(), "intervallo": [low.tolist(), high.tolist()], "esatte": exact(model)}
-        ablated = [[without(model, i, j) for j in range(model.config.h)] for i in range(model.config.N)]
-        found["accordo_senza"] = [[right(m) for m in row] for row in ablated]
-        found["esatte_senza"] = [[exact(m) for m in row] for row in ablated]
+        found |= {"media": gaps.mean(0).tolist(), "intervallo": [low.tolist(), high.tolist()], "esatte": exact()}
+        shape, ablated = (model.config.N, model.config.h), []
+        for layer, head in product(*map(range, shape)):
+            with without_heads(model, [Head("encoder", layer, head)]):
+                ablated.append([right(), exact()])
+        for name, values in zip(("accordo_senza", "esatte_senza"), zip(*ablated, strict=True), strict=True):
+            found[name] = torch.tensor(values).reshape(shape).tolist()
     return rounded(found)
 
 
@@ -103,23 +106,14 @@ def rounded(value: Any) -> Any:
     return round(value, 4) if isinstance(value, float) else value
 
 
-def without(model: Transformer, layer: int, head: int) -> Transformer:
-    "Una copia del modello con una testa dell'encoder spenta."
-    ablated, d_k = copy.deepcopy(model), model.config.d_model // model.config.h
-    ablated.encoder.layers[layer].self_attention.W_o.weight.data[:, head * d_k : (head + 1) * d_k] = 0.0
-    return ablated
-
-
 def provenance(rows: list[dict[str, Any]]) -> dict[str, str]:
-    command = ["git", "rev-parse", "--short", "HEAD"]
-    commit = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
     shapes = [f"{name}: {x['N_decoder']} strati, {x['h_cross']} teste incrociate" for name, x in DECODERS.items()]
     return {
         "comando": "python tools/semi_microlingua.py addestra, poi misura",
         "opzioni": ", ".join(f"{key} {value}" for key, value in MICROLINGUA.items()),
         "decoder": "; ".join(shapes),
         "semi": ", ".join(f"{row['decoder']} {row['seme']}" for row in rows if row["passo"] == STEPS[-1]),
-        "commit": commit,
+        "commit": commit(),
         "data": date.today().isoformat(),
         "macchina": f"2 core, un thread per addestramento, torch {torch.__version__.split('+')[0]}",
         "durata": f"{sum(row['secondi'] for row in rows) / 60:.0f} minuti di addestramento in tutto",

@@ -6,10 +6,7 @@ Va rifatto quando cambiano i pesi pubblicati: il capitolo confronta la loro impr
 """
 
 import argparse
-import hashlib
 import json
-import platform
-import subprocess
 import sys
 import time
 from datetime import date
@@ -18,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from provenienza import commit, processor, sha256
 
 from annotated.common import atomic_write
 from annotated.coreference import agreement, read_probes
@@ -29,23 +27,6 @@ from annotated.training import MODELS, load_pretrained
 DATA = Path(__file__).resolve().parent.parent / "book" / "dati"
 DRAWS = 5  # sorteggi delle teste da tenere
 FRACTIONS = (0, 1 / 16, 1 / 8, 1 / 4, 3 / 8, 1 / 2, 5 / 8, 3 / 4, 7 / 8, 1)  # quante teste tenere, in parte del totale
-
-
-def processor() -> str:
-    "Il nome del processore, dove il sistema lo dice."
-    path = Path("/proc/cpuinfo")
-    names = [x for x in path.read_text().splitlines() if x.startswith("model name")] if path.exists() else []
-    return names[0].split(": ")[1] if names else platform.processor()
-
-
-def commit() -> str:
-    "Il commit del codice, con «+» se ci sono modifiche non registrate."
-    run = lambda *a: subprocess.run(["git", *a], cwd=DATA, capture_output=True, text=True).stdout.strip()  # noqa: E731
-    return run("rev-parse", "--short", "HEAD") + ("+" if run("status", "--porcelain", "../../annotated") else "")
-
-
-def sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def main(name: str, device: str) -> None:

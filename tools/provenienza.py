@@ -1,0 +1,28 @@
+"""Da dove viene una misura: il commit del codice, la macchina, l'impronta dei file."""
+
+import hashlib
+import platform
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def _git(*arguments: str) -> str:
+    return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def commit() -> str:
+    "Il commit del codice, con «+» se il pacchetto ha modifiche non registrate."
+    return _git("rev-parse", "--short", "HEAD") + ("+" if _git("status", "--porcelain", "annotated") else "")
+
+
+def processor() -> str:
+    "Il nome del processore, dove il sistema lo dice."
+    path = Path("/proc/cpuinfo")
+    names = [x for x in path.read_text().splitlines() if x.startswith("model name")] if path.exists() else []
+    return names[0].split(": ")[1] if names else platform.processor()
+
+
+def sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
