@@ -253,6 +253,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                     'annotated.training.load_model': ('addestramento.html#load_model', 'annotated/training.py'),
                                     'annotated.training.load_pretrained': ('addestramento.html#load_pretrained', 'annotated/training.py'),
                                     'annotated.training.load_state': ('addestramento.html#load_state', 'annotated/training.py'),
+                                    'annotated.training.mean_weights': ('addestramento.html#mean_weights', 'annotated/training.py'),
                                     'annotated.training.publish_model': ('addestramento.html#publish_model', 'annotated/training.py'),
                                     'annotated.training.save_model': ('addestramento.html#save_model', 'annotated/training.py'),
                                     'annotated.training.save_state': ('addestramento.html#save_state', 'annotated/training.py'),

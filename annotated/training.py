@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['MODELS', 'LOG_EVERY', 'batch_stream', 'validation_loss', 'save_model', 'load_model', 'load_pretrained',
-           'publish_model', 'save_state', 'load_state', 'averaged_model', 'TrainingConfig', 'Progress', 'train']
+           'publish_model', 'save_state', 'load_state', 'mean_weights', 'averaged_model', 'TrainingConfig', 'Progress',
+           'train']
 
 # %% ../book/15_addestramento.ipynb #9e6c4648
 import copy
@@ -217,7 +218,12 @@ def load_state(
         torch.cuda.set_rng_state(tensors["random_cuda"])
     return metadata
 
-# %% ../book/15_addestramento.ipynb #8530f87e
+# %% ../book/15_addestramento.ipynb #1d964bb9
+def mean_weights(weights: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    "La media, tensore per tensore, di più `state_dict` della stessa forma (Vaswani 2017, §6.1)."
+    return {name: torch.stack([w[name] for w in weights]).mean(dim=0) for name in weights[0]}
+
+
 def averaged_model(
     folder: Path,  # dove stanno i file `weights-<passo>.safetensors`
     model: Transformer,
@@ -232,7 +238,7 @@ def averaged_model(
     recent = sorted(p for p in folder.glob("weights-*.safetensors") if p <= path)
     weights = [safetensors.torch.load_file(p) for p in recent[-average:]]
     averaged = copy.deepcopy(model)
-    averaged.load_state_dict({name: torch.stack([w[name] for w in weights]).mean(dim=0) for name in weights[0]})
+    averaged.load_state_dict(mean_weights(weights))
     for old in recent[:-average]:
         old.unlink()
     return averaged

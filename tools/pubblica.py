@@ -24,7 +24,7 @@ from annotated import Transformer, evaluate, load_pretrained, translate
 from annotated.common import atomic_write
 from annotated.data import encode_pairs, find_data, read_pairs
 from annotated.tokenizer import Tokenizer
-from annotated.training import MODELS, publish_model, validation_loss
+from annotated.training import MODELS, mean_weights, publish_model, validation_loss
 
 BEAM, ALPHA = 4, 0.6  # Vaswani 2017, §6.1
 FILES = {
@@ -62,7 +62,7 @@ def averages(run: Path, model: Transformer, tokenizer: Tokenizer, path: Path) ->
     corpus = encode_pairs(read_pairs(path), tokenizer, model.config.max_len)
     weights = [safetensors.torch.load_file(path) for path in sorted(run.glob("weights-*.safetensors"), reverse=True)]
     for n in range(1, len(weights) + 1):
-        mean = {name: torch.stack([w[name] for w in weights[:n]]).mean(dim=0) for name in weights[0]}
+        mean = mean_weights(weights[:n])
         model.load_state_dict(mean)
         loss = validation_loss(model, corpus, 4096, next(model.parameters()).device)
         yield {"checkpoints": n, "valid_loss": loss, "weights": mean}
