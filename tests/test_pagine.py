@@ -35,6 +35,17 @@ def test_page(visit: Visit, name: str) -> None:
     assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
 
 
+def test_index_leads_to_sections() -> None:
+    "Ogni voce del glossario è nell'indice analitico; i suoi numeri sono àncore che esistono."
+    html = {path.name: path.read_text("utf-8") for path in HTML.glob("*.html")}
+    index = html["98_indice.html"].partition('<ul class="indice')[2].partition("</ul>")[0]
+    terms = re.findall(r'<dt id="(term-[^"]+)">', html["92_glossario.html"])
+    assert len(terms) > 120 and terms == re.findall(r'href="92_glossario\.html#([^"]+)"', index)
+    places = re.findall(r'href="(?!92_)([^"#]+)(?:#([^"]+))?" title=', index)
+    assert len(places) > 2 * len(terms)
+    assert not [f"{page}#{anchor}" for page, anchor in places if anchor and f'id="{anchor}"' not in html[page]]
+
+
 def test_attention_view(visit: Visit) -> None:
     "Il visore vive nella pagina: ogni vista pesa al più 300 kB, risponde, segue il tema e non esce dallo schermo."
     page = visit.page
