@@ -36,11 +36,19 @@ class Visit:
 
 @pytest.fixture(params=SCREENS)
 def visit(request: pytest.FixtureRequest, browser: Browser) -> Iterator[Visit]:
-    "Una pagina su uno schermo largo e su uno da telefono. La prova fallisce se qualcosa va storto o se chiede la rete."
+    """Una pagina su uno schermo largo, tema chiaro, e su uno da telefono, tema scuro.
+
+    La prova fallisce se qualcosa va storto o se la pagina chiede la rete.
+    """
     width, height = SCREENS[request.param]
     phone = request.param == "telefono"
     context = browser.new_context(
-        viewport={"width": width, "height": height}, is_mobile=phone, has_touch=phone, locale="it-IT", offline=True
+        viewport={"width": width, "height": height},
+        is_mobile=phone,
+        has_touch=phone,
+        color_scheme="dark" if phone else "light",
+        locale="it-IT",
+        offline=True,
     )
     visit = Visit(context.new_page())
     yield visit

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 from conftest import Visit
 from playwright.sync_api import expect
 
@@ -33,6 +34,9 @@ def test_page(visit: Visit, name: str) -> None:
     assert page.evaluate(f"Promise.all({images}.map(i => i.decode())).then(() => true)")
     assert page.evaluate(f"{images}.every(i => i.alt.trim())"), "una figura non ha testo alternativo"
     assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+    results = Axe().run(page, options={"resultTypes": ["violations"], "preload": False})
+    findings = [f for f in results.response["violations"] if f["impact"] in ("serious", "critical")]
+    assert not [(f["id"], node["html"]) for f in findings for node in f["nodes"]]
 
 
 def test_index_leads_to_sections() -> None:

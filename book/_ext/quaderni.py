@@ -123,6 +123,8 @@ def finish_page(app: Sphinx, name: str, template: str, context: dict[str, Any], 
     if doctree is not None and any(node.get("vega_lite") for node in doctree.findall(nodes.raw)):
         app.add_js_file(BUNDLE, defer="defer")
     translate(context.get("header_buttons"))
+    if "body" in context:  # il nome del pulsante è il testo che vi si legge, «Mostra il codice»
+        context["body"] = context["body"].replace(' aria-label="Toggle hidden content"', "")
     context["script_files"] = [  # sphinx-thebe dichiara due volte la stessa costante, anche quando è spento
         script
         for script in context.get("script_files", [])
