@@ -112,12 +112,14 @@ def main() -> None:
         model.load_state_dict(row.pop("weights"))
         if row is best:
             published = copy.deepcopy(model)
-        if row in (means[0], means[-1], best):
+        elif row in (means[0], means[-1]):
             row |= measure(model.eval(), tokenizer, args.data / "valid.tsv")
     out = MODELS / args.name
     with tempfile.TemporaryDirectory(dir=MODELS.parent) as folder:
         publish_model(folder, published, tokenizer)
         model, _ = load_pretrained(folder, args.device)
+        scores = [measure(model, tokenizer, args.data / file) for file in FILES]
+        best |= scores[0]
         metrics = {
             "command": args.command,
             "hardware": args.hardware or this_machine(args.device),
@@ -133,7 +135,7 @@ def main() -> None:
             "beam": BEAM,
             "alpha": ALPHA,
             "averages": means,
-            "scores": [measure(model, tokenizer, args.data / file) for file in FILES],
+            "scores": scores,
             "examples": list(zip(EXAMPLES, translate(model, tokenizer, EXAMPLES, BEAM, ALPHA), strict=True)),
         }
         for name, text in (
