@@ -57,7 +57,8 @@ def test_links() -> None:
             if url.scheme:
                 sound = url.scheme == "https" and "." in url.netloc and " " not in link
             else:
-                sound = (HTML / target).exists() and (not url.fragment or unquote(url.fragment) in anchors.get(target, ()))
+                found = not url.fragment or unquote(url.fragment) in anchors.get(target, ())
+                sound = found and (HTML / target).exists()
             if not sound:
                 broken.append((name, link))
     assert not broken
