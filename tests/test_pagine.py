@@ -1,7 +1,10 @@
 """Il libro costruito, aperto in un vero Chromium senza rete, su uno schermo largo e su uno da telefono."""
 
 import re
+from html import unescape
 from pathlib import Path
+from statistics import median
+from urllib.parse import unquote, urlsplit
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
@@ -37,6 +40,38 @@ def test_page(visit: Visit, name: str) -> None:
     results = Axe().run(page, options={"resultTypes": ["violations"], "preload": False})
     findings = [f for f in results.response["violations"] if f["impact"] in ("serious", "critical")]
     assert not [(f["id"], node["html"]) for f in findings for node in f["nodes"]]
+
+
+def test_links() -> None:
+    "I collegamenti interni portano a una pagina e a un'àncora che esistono; gli esterni sono indirizzi interi."
+    scripts = re.compile(r"<script.*?</script>", re.DOTALL)
+    html = {name: scripts.sub("", (HTML / name).read_text("utf-8")) for name in PAGES}
+    anchors = {name: set(re.findall(r'\bid="([^"]+)"', text)) for name, text in html.items()}
+    broken = []
+    for name, text in html.items():
+        for link in map(unescape, re.findall(r'<(?:a|link|img)\b[^>]*\b(?:href|src)="([^"]*)"', text)):
+            url = urlsplit(link)
+            target = unquote(url.path) or name
+            if url.scheme in ("data", "mailto"):
+                continue
+            if url.scheme:
+                sound = url.scheme == "https" and "." in url.netloc and " " not in link
+            else:
+                found = not url.fragment or unquote(url.fragment) in anchors.get(target, ())
+                sound = found and (HTML / target).exists()
+            if not sound:
+                broken.append((name, link))
+    assert not broken
+
+
+def test_weight() -> None:
+    "La pagina mediana, con le sue figure ma senza ciò che tutte condividono, pesa meno di un megabyte e mezzo."
+    weights = []
+    for name in PAGES:
+        text = (HTML / name).read_text("utf-8")
+        images = {HTML / unquote(source) for source in re.findall(r'<img\b[^>]*\bsrc="(_images/[^"]+)"', text)}
+        weights.append(len(text.encode()) + sum(image.stat().st_size for image in images))
+    assert median(weights) < 1.5e6 and max(weights) < 5e6
 
 
 def test_index_leads_to_sections() -> None:
