@@ -1,0 +1,92 @@
+"""Tre modelli da una pila: maschere riga per riga, parole nascoste, continuazioni, e gli errori di chi li usa male."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from annotated.common import BOS, EOS, PAD, UNK, AnnotatedError
+from annotated.family import LanguageModel, continue_text, mask_tokens, prefix_mask
+from annotated.masks import causal_mask
+from annotated.transformer import Config
+
+V, MASK = 30, 4
+
+
+@pytest.fixture
+def model() -> LanguageModel:
+    torch.manual_seed(0)
+    return LanguageModel(Config(V, d_model=32, d_ff=48, h=4, N=2, dropout=0.1, max_len=12)).eval()
+
+
+def tokens(*shape: int) -> Tensor:
+    return torch.randint(MASK + 1, V, shape, generator=torch.Generator().manual_seed(0))
+
+
+def test_prefix_mask_is_its_definition() -> None:
+    prefix = torch.tensor([0, 2, 5, 7])
+    mask = prefix_mask(prefix, 7)
+    assert mask.shape == (4, 1, 7, 7)
+    for b, p in enumerate(prefix.tolist()):
+        assert all(mask[b, 0, t, s] == (s <= t or s < p) for t in range(7) for s in range(7))
+
+
+@pytest.mark.parametrize("kind", ["none", "causal", "prefix"])
+def test_padding_changes_nothing(model: LanguageModel, kind: str) -> None:
+    short = tokens(3, 6)
+    padded = torch.cat([short, torch.full((3, 4), PAD)], dim=1)
+    masks = {"none": lambda n: None, "causal": causal_mask, "prefix": lambda n: prefix_mask(torch.tensor([3, 1, 4]), n)}
+    alone, together = (model(x, masks[kind](x.size(1)))[:, :6] for x in (short, padded))
+    assert torch.allclose(alone, together, atol=1e-5)
+
+
+def test_words_after_the_prefix_reach_neither_it_nor_the_past(model: LanguageModel) -> None:
+    text = tokens(1, 8)
+    other = text.clone()
+    other[0, 6] = MASK + 1 + (other[0, 6] - MASK) % (V - MASK - 1)
+    mask = prefix_mask(torch.tensor([4]), 8)
+    changed = (model(text, mask) != model(other, mask)).any(-1)[0]
+    assert changed.tolist() == [False] * 6 + [True] * 2
+
+
+def test_special_tokens_are_never_asked_nor_drawn() -> None:
+    text = tokens(200, 10)
+    text[:, 0], text[:, 5], text[:, 9] = BOS, UNK, EOS
+    corrupted, targets = mask_tokens(text, MASK, V, rate=1.0, generator=torch.Generator().manual_seed(1))
+    for t in (0, 5, 9):
+        assert torch.equal(corrupted[:, t], text[:, t]) and (targets[:, t] == PAD).all()
+    assert corrupted[:, 1:5].min() == MASK and corrupted[:, 1:5].max() < V
+    assert torch.equal(targets[:, 1:5], text[:, 1:5])
+
+
+@pytest.mark.parametrize("arguments", [{"rate": 0.0}, {"rate": 1.5}, {"mask": V - 1}, {"mask": -1}])
+def test_masking_that_cannot_work_says_so(arguments: dict[str, float]) -> None:
+    with pytest.raises(AnnotatedError, match="rate"):
+        mask_tokens(tokens(2, 5), **{"mask": MASK, "vocab_size": V, **arguments})  # type: ignore[arg-type]
+
+
+def test_greedy_continuation_is_the_best_word_at_every_step(model: LanguageModel) -> None:
+    start = tokens(4, 3)
+    out = continue_text(model, start, 6)
+    assert torch.equal(out[:, :3], start)
+    for row in out:
+        written = row[row != PAD]
+        for t in range(3, len(written)):
+            logits = model(written[None, :t], causal_mask(t))[0, -1]
+            logits[:EOS] = -torch.inf
+            assert logits.argmax() == written[t]
+
+
+def test_nothing_is_written_after_the_end(model: LanguageModel) -> None:
+    model.embedding.weight.data[EOS] *= 3  # più facile da pescare
+    out = continue_text(model, tokens(64, 2), 10, temperature=2.0, generator=torch.Generator().manual_seed(0))
+    ended = (out == EOS).cumsum(1)
+    assert ended.max() == 1 and (out[(ended.cumsum(1) > 1)] == PAD).all() and not (out[ended == 0] == PAD).any()
+
+
+def test_continuations_that_cannot_work_say_so(model: LanguageModel) -> None:
+    with pytest.raises(AnnotatedError, match="riempitivo"):
+        continue_text(model, torch.tensor([[BOS, 7, PAD]]), 2)
+    with pytest.raises(AnnotatedError, match="temperatura"):
+        continue_text(model, tokens(1, 3), 2, temperature=-1.0)
+    with pytest.raises(ValueError, match="max_len"):
+        continue_text(model, tokens(1, 11), 5)
