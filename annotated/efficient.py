@@ -6,7 +6,7 @@
 __all__ = ['local_mask', 'local_attention', 'strided_mask', 'fixed_mask', 'reached', 'elu_features', 'linear_attention',
            'linear_step', 'random_directions', 'positive_features', 'trigonometric_features']
 
-# %% ../book/25_efficiente.ipynb #5319cfc6
+# %% ../book/25_efficiente.ipynb #2183dd37
 import math
 from collections.abc import Callable
 
@@ -17,7 +17,7 @@ from torch import Tensor
 from .attention import attention
 from .common import AnnotatedError
 
-# %% ../book/25_efficiente.ipynb #9a300ba3
+# %% ../book/25_efficiente.ipynb #145576ff
 def local_mask(
     T: int,  # lunghezza della sequenza
     r: int,  # raggio: quante posizioni per lato
@@ -28,14 +28,14 @@ def local_mask(
     mask = offset.abs() <= r
     return (mask & (offset <= 0) if causal else mask)[None, None]
 
-# %% ../book/25_efficiente.ipynb #465fa7b8
+# %% ../book/25_efficiente.ipynb #74473704
 def _check(Q: Tensor, K: Tensor, mask: Tensor | None, same_length: bool) -> None:
     if same_length and Q.size(-2) != K.size(-2):
-        raise AnnotatedError(f"{Q.size(-2)} query e {K.size(-2)} chiavi: qui devono essere le posizioni della stessa sequenza.")
+        raise AnnotatedError(f"{Q.size(-2)} query e {K.size(-2)} chiavi: devono essere le posizioni di una stessa sequenza.")
     if mask is not None and mask.size(-2) != 1:
-        raise AnnotatedError(f"maschera {tuple(mask.shape)}: qui può dire solo quali chiavi esistono, in forma (..., 1, S).")
+        raise AnnotatedError(f"maschera {tuple(mask.shape)}: può dire solo quali chiavi esistono, in forma (..., 1, S).")
 
-# %% ../book/25_efficiente.ipynb #f8a98733
+# %% ../book/25_efficiente.ipynb #59bc58b0
 def local_attention(
     Q: Tensor,  # le query, (..., T, d_k)
     K: Tensor,  # le chiavi, (..., T, d_k)
@@ -47,7 +47,7 @@ def local_attention(
 ) -> Tensor:  # solo l'uscita, (..., T, d_v)
     """L'uscita di `attention` con `local_mask`, in un tempo proporzionale a T·r (Vaswani 2017, §4, self-attention ristretta).
 
-    Solleva `AnnotatedError` se `r` è negativo, se query e chiavi non sono tante uguali, se `mask` varia da query a query.
+    Solleva `AnnotatedError` se `r` è negativo, se query e chiavi non sono in ugual numero, se `mask` varia da query a query.
     """
     _check(Q, K, mask, same_length=True)
     if r < 0:
@@ -66,7 +66,7 @@ def local_attention(
         allowed = allowed & F.pad(mask, (b, b + tail)).unfold(-1, 3 * b, b).transpose(-3, -2)
     return attention(Q, K, V, allowed)[0].flatten(-3, -2)[..., :T, :]
 
-# %% ../book/25_efficiente.ipynb #59e50aa9
+# %% ../book/25_efficiente.ipynb #1edb062a
 def strided_mask(
     T: int,
     stride: int,  # passo l, di solito vicino a √T
@@ -84,7 +84,7 @@ def fixed_mask(
     t, s = torch.arange(T)[:, None], torch.arange(T)
     return ((s <= t) & ((s // stride == t // stride) | (s % stride == stride - 1)))[None, None]
 
-# %% ../book/25_efficiente.ipynb #470b788c
+# %% ../book/25_efficiente.ipynb #df6ed6e7
 def reached(
     *masks: Tensor,  # una per strato, dal primo; ciascuna (..., T, T)
 ) -> Tensor:  # (..., T, T): True se l'uscita della riga dipende dall'ingresso della colonna
@@ -94,12 +94,12 @@ def reached(
         result = (mask.double() @ result.double() > 0) | result
     return result
 
-# %% ../book/25_efficiente.ipynb #ecd6ae36
+# %% ../book/25_efficiente.ipynb #2601e82d
 def elu_features(x: Tensor) -> Tensor:
     "elu(x) + 1, sempre positiva: (..., d) → (..., d) (Katharopoulos 2020, §3.2)."
     return F.elu(x) + 1
 
-# %% ../book/25_efficiente.ipynb #25ca8505
+# %% ../book/25_efficiente.ipynb #52340e69
 def _with_ones(V: Tensor) -> Tensor:
     return torch.cat([V, torch.ones_like(V[..., :1])], dim=-1)  # (..., d_v + 1)
 
@@ -107,7 +107,7 @@ def _with_ones(V: Tensor) -> Tensor:
 def _normalised(total: Tensor) -> Tensor:
     return total[..., :-1] / total[..., -1:]  # (..., d_v)
 
-# %% ../book/25_efficiente.ipynb #4ab7c129
+# %% ../book/25_efficiente.ipynb #b0e8f77a
 def linear_attention(
     Q: Tensor,  # le query, (..., T, d_k)
     K: Tensor,  # le chiavi, (..., S, d_k)
@@ -135,7 +135,7 @@ def linear_attention(
         state = state + k.mT @ v
     return _normalised(torch.cat(outputs, dim=-2))
 
-# %% ../book/25_efficiente.ipynb #cf46ec2b
+# %% ../book/25_efficiente.ipynb #2b6ce0f6
 def linear_step(
     q: Tensor,  # (..., d_k)
     k: Tensor,  # (..., d_k)
@@ -149,7 +149,7 @@ def linear_step(
     state = written if state is None else state + written
     return _normalised((features(q).unsqueeze(-2) @ state).squeeze(-2)), state
 
-# %% ../book/25_efficiente.ipynb #841c2ee8
+# %% ../book/25_efficiente.ipynb #8a3416a1
 def random_directions(
     m: int,  # quante
     d: int,  # componenti di ciascuna
@@ -163,7 +163,7 @@ def random_directions(
         W = torch.cat(groups)[:m] * W.norm(dim=-1, keepdim=True)
     return W
 
-# %% ../book/25_efficiente.ipynb #6bcf22ba
+# %% ../book/25_efficiente.ipynb #e909e2a7
 def positive_features(
     x: Tensor,  # query o chiavi, (..., d_k)
     W: Tensor,  # direzioni, (m, d_k)
@@ -172,7 +172,7 @@ def positive_features(
     x = x / x.size(-1) ** 0.25
     return torch.exp(x @ W.T - x.pow(2).sum(dim=-1, keepdim=True) / 2) / math.sqrt(W.size(0))
 
-# %% ../book/25_efficiente.ipynb #eadd408c
+# %% ../book/25_efficiente.ipynb #202ce682
 def trigonometric_features(
     x: Tensor,  # query o chiavi, (..., d_k)
     W: Tensor,  # direzioni, (m, d_k)
