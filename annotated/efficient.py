@@ -28,14 +28,14 @@ def local_mask(
     mask = offset.abs() <= r
     return (mask & (offset <= 0) if causal else mask)[None, None]
 
-# %% ../book/25_efficiente.ipynb #74473704
+# %% ../book/25_efficiente.ipynb #4ba48786
 def _check(Q: Tensor, K: Tensor, mask: Tensor | None, same_length: bool) -> None:
     if same_length and Q.size(-2) != K.size(-2):
-        raise AnnotatedError(f"{Q.size(-2)} query e {K.size(-2)} chiavi: devono essere le posizioni di una stessa sequenza.")
+        raise AnnotatedError(f"{Q.size(-2)} query e {K.size(-2)} chiavi: devono essere di una stessa sequenza.")
     if mask is not None and mask.size(-2) != 1:
-        raise AnnotatedError(f"maschera {tuple(mask.shape)}: può dire solo quali chiavi esistono, in forma (..., 1, S).")
+        raise AnnotatedError(f"maschera {tuple(mask.shape)}: può solo dire quali chiavi esistono, (..., 1, S).")
 
-# %% ../book/25_efficiente.ipynb #59bc58b0
+# %% ../book/25_efficiente.ipynb #9379b559
 def local_attention(
     Q: Tensor,  # le query, (..., T, d_k)
     K: Tensor,  # le chiavi, (..., T, d_k)
@@ -46,6 +46,8 @@ def local_attention(
     causal: bool = False,  # solo all'indietro
 ) -> Tensor:  # solo l'uscita, (..., T, d_v)
     """L'uscita di `attention` con `local_mask`, in un tempo proporzionale a T·r (Vaswani 2017, §4, self-attention ristretta).
+
+    Una posizione di riempitivo che non vede chiavi vere rende un valore qualunque, finito (in `attention`, NaN).
 
     Solleva `AnnotatedError` se `r` è negativo, se query e chiavi non sono in ugual numero, se `mask` varia da query a query.
     """
@@ -62,8 +64,9 @@ def local_attention(
     allowed = ((s - t).abs() <= r) & (s >= 0) & (s < T)  # (blocchi, b, 3b)
     if causal:
         allowed = allowed & (s <= t)
-    if mask is not None:
+    if mask is not None:  # tagliata come le chiavi: (..., blocchi, 1, 3b)
         allowed = allowed & F.pad(mask, (b, b + tail)).unfold(-1, 3 * b, b).transpose(-3, -2)
+        allowed = allowed | ~allowed.any(dim=-1, keepdim=True)  # il riempitivo lontano da tutto: che renda un numero
     return attention(Q, K, V, allowed)[0].flatten(-3, -2)[..., :T, :]
 
 # %% ../book/25_efficiente.ipynb #1edb062a
@@ -107,7 +110,7 @@ def _with_ones(V: Tensor) -> Tensor:
 def _normalised(total: Tensor) -> Tensor:
     return total[..., :-1] / total[..., -1:]  # (..., d_v)
 
-# %% ../book/25_efficiente.ipynb #b0e8f77a
+# %% ../book/25_efficiente.ipynb #f680e835
 def linear_attention(
     Q: Tensor,  # le query, (..., T, d_k)
     K: Tensor,  # le chiavi, (..., S, d_k)
@@ -119,6 +122,8 @@ def linear_attention(
     block: int = 64,  # posizioni elaborate insieme, nel verso causale
 ) -> Tensor:  # solo l'uscita, (..., T, d_v)
     """Attenzione con pesi φ(q)·φ(k), normalizzati, in un tempo proporzionale a T (Katharopoulos 2020, §3.2 e §3.3).
+
+    Una query senza chiavi dà NaN, come in `attention`.
 
     Solleva `AnnotatedError` se `mask` varia da query a query o se, nel verso causale, T ≠ S.
     """
