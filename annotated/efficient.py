@@ -35,7 +35,7 @@ def _check(Q: Tensor, K: Tensor, mask: Tensor | None, same_length: bool) -> None
     if mask is not None and mask.size(-2) != 1:
         raise AnnotatedError(f"maschera {tuple(mask.shape)}: può solo dire quali chiavi esistono, (..., 1, S).")
 
-# %% ../book/25_efficiente.ipynb #9379b559
+# %% ../book/25_efficiente.ipynb #6e794a1f
 def local_attention(
     Q: Tensor,  # le query, (..., T, d_k)
     K: Tensor,  # le chiavi, (..., T, d_k)
@@ -45,11 +45,11 @@ def local_attention(
     r: int,  # raggio: ogni posizione ne guarda r per lato
     causal: bool = False,  # solo all'indietro
 ) -> Tensor:  # solo l'uscita, (..., T, d_v)
-    """L'uscita di `attention` con `local_mask`, in un tempo proporzionale a T·r (Vaswani 2017, §4, self-attention ristretta).
+    """L'uscita di `attention` con `local_mask`, in un tempo proporzionale a T·r (Vaswani 2017, §4).
 
     Una posizione di riempitivo che non vede chiavi vere rende un valore qualunque, finito (in `attention`, NaN).
 
-    Solleva `AnnotatedError` se `r` è negativo, se query e chiavi non sono in ugual numero, se `mask` varia da query a query.
+    Solleva `AnnotatedError` se `r` è negativo, se query e chiavi non sono in ugual numero o se `mask` varia fra le query.
     """
     _check(Q, K, mask, same_length=True)
     if r < 0:
@@ -140,7 +140,7 @@ def linear_attention(
         state = state + k.mT @ v
     return _normalised(torch.cat(outputs, dim=-2))
 
-# %% ../book/25_efficiente.ipynb #2b6ce0f6
+# %% ../book/25_efficiente.ipynb #1f248229
 def linear_step(
     q: Tensor,  # (..., d_k)
     k: Tensor,  # (..., d_k)
@@ -149,19 +149,19 @@ def linear_step(
     *,
     features: Callable[[Tensor], Tensor] = elu_features,
 ) -> tuple[Tensor, Tensor]:  # uscita (..., d_v) e stato nuovo
-    "Una posizione di `linear_attention` causale: scrive (k, v) nello stato, poi lo legge con q (Katharopoulos 2020, §3.4)."
+    "Una posizione di `linear_attention` causale: scrive (k, v) nello stato e lo legge con q (Katharopoulos 2020, §3.4)."
     written = features(k).unsqueeze(-1) * _with_ones(v).unsqueeze(-2)  # prodotto esterno, (..., m, d_v + 1)
     state = written if state is None else state + written
     return _normalised((features(q).unsqueeze(-2) @ state).squeeze(-2)), state
 
-# %% ../book/25_efficiente.ipynb #8a3416a1
+# %% ../book/25_efficiente.ipynb #a9e93657
 def random_directions(
     m: int,  # quante
     d: int,  # componenti di ciascuna
     orthogonal: bool = True,  # perpendicolari fra loro, a gruppi di d
     generator: torch.Generator | None = None,
 ) -> Tensor:  # (m, d)
-    "Direzioni normali per le feature casuali; ortogonali, conservano la lunghezza delle indipendenti (Choromanski 2021, §2.4)."
+    "Direzioni normali per le feature casuali; le ortogonali restano lunghe uguali (Choromanski 2021, §2.4)."
     W = torch.randn(m, d, generator=generator)
     if orthogonal:
         groups = [torch.linalg.qr(torch.randn(d, d, generator=generator)).Q for _ in range(math.ceil(m / d))]
