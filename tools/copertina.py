@@ -1,11 +1,12 @@
 """Disegna la copertina: quale parola inglese guarda il modello mentre scrive ciascuna parola italiana.
 
-    python tools/copertina.py        scrive book/_static/copertina.svg
+    python tools/copertina.py        scrive book/_static/copertina.svg, e sociale.png per chi condivide un indirizzo
 """
 
 from pathlib import Path
 
 import matplotlib.pyplot as plt
+import numpy as np
 import torch
 
 from annotated import load_pretrained, translate
@@ -13,14 +14,13 @@ from annotated.common import BOS, EOS
 from annotated.figures import COLORS
 from annotated.transformer import attention_weights
 
-OUTPUT = Path(__file__).resolve().parent.parent / "book" / "_static" / "copertina.svg"
+STATIC = Path(__file__).resolve().parent.parent / "book" / "_static"
 SENTENCES = [f"The animal didn't cross the street because it was too {cue}." for cue in ("tired", "wide")]
 
 
-def main() -> None:
+def draw(axes: np.ndarray) -> None:
+    "Le due tabelle, una per frase."
     model, tokenizer = load_pretrained("mini")
-    plt.rcParams["svg.hashsalt"] = "annotated"
-    fig, axes = plt.subplots(1, 2, figsize=(10, 4.9), constrained_layout=True)
     for ax, sentence in zip(axes, SENTENCES, strict=True):
         [translation] = translate(model, tokenizer, [sentence])
         source, target = tokenizer.encode([sentence, translation])
@@ -34,7 +34,28 @@ def main() -> None:
                 label.set(color=COLORS["arancio"], fontweight="bold")
         ax.tick_params(length=0)
         ax.spines[:].set_visible(False)
-    fig.savefig(OUTPUT, metadata={"Date": None})
+
+
+def cover() -> None:
+    fig, axes = plt.subplots(1, 2, figsize=(10, 4.9), constrained_layout=True)
+    draw(axes)
+    fig.savefig(STATIC / "copertina.svg", metadata={"Date": None})
+
+
+def social() -> None:
+    "1200 × 630 punti, la misura che le reti sociali ritagliano meno."
+    fig, axes = plt.subplots(1, 2, figsize=(12, 6.3), dpi=100)
+    fig.subplots_adjust(left=0.1, right=0.98, top=0.7, bottom=0.2, wspace=0.3)
+    draw(axes)
+    fig.text(0.04, 0.88, "annotated", fontsize=44, fontweight="bold")
+    fig.text(0.04, 0.79, "Il Transformer, spiegato riga per riga in italiano", fontsize=24)
+    fig.savefig(STATIC / "sociale.png", metadata={"Software": None})
+
+
+def main() -> None:
+    plt.rcParams["svg.hashsalt"] = "annotated"
+    cover()
+    social()
 
 
 if __name__ == "__main__":

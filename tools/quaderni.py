@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import nbformat
+import yaml
 from nbformat import NotebookNode
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -32,7 +33,7 @@ if "google.colab" in sys.modules:
     subprocess.run(["git", "clone", "-q", "--depth=1", "{repository}.git", "/content/annotated"], check=True)
     subprocess.run([sys.executable, "-m", "pip", "install", "-qe", "/content/annotated[corpora,marian]"], check=True)
     sys.path.insert(0, "/content/annotated")  # un'installazione modificabile vale solo dal prossimo avvio'''
-REPOSITORY = "https://github.com/annotated-it/annotated"
+REPOSITORY = yaml.safe_load((BOOK / "_config.yml").read_text("utf-8"))["repository"]["url"]
 
 
 def colab_cell() -> NotebookNode:

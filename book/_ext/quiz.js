@@ -1,0 +1,94 @@
+// «Mettiti alla prova»: controlla le risposte, tiene il punteggio, ricomincia. Le risposte giuste e le spiegazioni sono nella pagina.
+"use strict";
+
+(() => {
+  const KEY = "annotated-quiz";
+  const questions = [...document.querySelectorAll(".quiz-domanda")];
+  const answers = document.querySelector(".quiz-risposte");
+  let first = read(); // nome della domanda → la lettera del primo tentativo
+
+  function read() {
+    try { return JSON.parse(localStorage.getItem(KEY)) ?? {}; } catch { return {}; }
+  }
+
+  function save() {
+    try { localStorage.setItem(KEY, JSON.stringify(first)); } catch { /* senza memoria si va avanti lo stesso */ }
+  }
+
+  const answer = (question) => document.getElementById(question.id.replace("domanda", "risposta"));
+  const section = (question) => question.closest("section").querySelector("p[data-parte]")?.dataset.parte;
+
+  function check(question) {
+    const result = question.querySelector(".quiz-esito");
+    const chosen = question.querySelector("input:checked")?.value;
+    if (!chosen) return void (result.textContent = "Scegli prima una delle quattro risposte.");
+    const solution = answer(question);
+    const right = chosen === solution.dataset.giusta;
+    question.dataset.esito = right ? "giusta" : "sbagliata";
+    const verdict = document.createElement("strong");
+    verdict.textContent = right ? "✓ Giusto." : "✗ Non è questa.";
+    const why = solution.querySelector(`[data-opzione=${chosen}] .quiz-perche`).cloneNode(true);
+    const see = solution.querySelector(".quiz-vedi").cloneNode(true);
+    see.querySelector("strong").remove(); // non dire quale fosse la giusta: si può riprovare
+    result.replaceChildren(verdict, " ", why, see);
+    first[question.dataset.nome] ??= chosen;
+    save();
+    score();
+  }
+
+  function clear(question) {
+    question.querySelector(".quiz-esito").replaceChildren();
+    delete question.dataset.esito;
+  }
+
+  function score() {
+    for (const place of document.querySelectorAll("[data-parte]")) {
+      const part = place.dataset.parte;
+      const own = questions.filter((question) => !part || section(question) === part);
+      const tried = own.filter((question) => first[question.dataset.nome]);
+      const right = tried.filter((question) => first[question.dataset.nome] === answer(question).dataset.giusta);
+      place.textContent = `${right.length} su ${own.length} al primo tentativo` +
+        (tried.length < own.length ? ` (risposte date: ${tried.length})` : "");
+      place.hidden = false;
+    }
+  }
+
+  function button(text, action) {
+    const made = document.createElement("button");
+    made.type = "button";
+    made.className = "quiz-tasto";
+    made.textContent = text;
+    made.addEventListener("click", action);
+    return made;
+  }
+
+  for (const question of questions) {
+    question.querySelector(".quiz-esito").before(button("Controlla", () => check(question)));
+    question.addEventListener("change", () => clear(question));
+    question.addEventListener("keydown", (event) => {
+      if (event.key === "Enter" && event.target.matches("input")) check(question);
+    });
+  }
+
+  const table = document.querySelector(".quiz-tabella");
+  const said = document.createElement("p");
+  said.setAttribute("role", "status");
+  const restart = button("Ricomincia da capo", () => {
+    first = {};
+    save();
+    for (const question of questions) {
+      clear(question);
+      question.querySelectorAll("input").forEach((input) => { input.checked = false; });
+    }
+    score();
+    said.textContent = "Risposte e punteggio cancellati: puoi ricominciare dalla prima domanda.";
+  });
+  table.after(restart, said);
+  table.hidden = false;
+  score();
+
+  // in stampa le risposte sono aperte
+  let open = answers.open;
+  window.addEventListener("beforeprint", () => { open = answers.open; answers.open = true; });
+  window.addEventListener("afterprint", () => { answers.open = open; });
+})();

@@ -1,0 +1,47 @@
+"""Estensione Sphinx: ciò che serve a pubblicare le pagine, tutto ricavato da `html.baseurl` in `_config.yml`.
+
+Mappa del sito, indirizzi canonici, metadati per le reti sociali, pagina 404, data dell'ultima modifica di ogni pagina.
+"""
+
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from docutils import nodes
+from sphinx.application import Sphinx
+from sphinx.config import Config
+
+NOT_FOUND = """<h1>Questa pagina non c'è</h1>
+<p>L'indirizzo è sbagliato, o la pagina ha cambiato nome. Si può ripartire
+dall'<a href="{root}intro.html">inizio del libro</a>, cercare una parola con la casella in alto,
+oppure aprire il <a href="{root}92_glossario.html">glossario</a>.</p>"""
+
+
+def has_history(app: Sphinx) -> bool:
+    return (Path(app.srcdir).parent / ".git").exists()
+
+
+def derive(app: Sphinx, config: Config) -> None:
+    "Gli indirizzi che le altre estensioni vogliono; senza il registro nessuna data, nemmeno quella della costruzione."
+    root = urlsplit(config.html_baseurl).path
+    if not has_history(app):
+        config.html_last_updated_fmt = None
+    config.ogp_site_url = config.html_baseurl
+    config.notfound_urls_prefix = root
+    config.notfound_context = {"title": "Questa pagina non c'è", "body": NOT_FOUND.format(root=root), "sourcename": ""}
+
+
+def no_source(app: Sphinx, name: str, template: str, context: dict[str, Any], doctree: nodes.document | None) -> None:
+    "La 404 non ha un sorgente né un quaderno da aprire: dei pulsanti in alto restano quelli di ogni pagina."
+    if name == app.config.notfound_pagename:
+        context["header_buttons"] = [button for button in context["header_buttons"] if button["type"] == "javascript"]
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    for name in ("sphinx_sitemap", "sphinxext.opengraph", "notfound.extension"):
+        app.setup_extension(name)
+    if has_history(app):
+        app.setup_extension("sphinx_last_updated_by_git")
+    app.connect("config-inited", derive, priority=100)
+    app.connect("html-page-context", no_source, priority=950)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

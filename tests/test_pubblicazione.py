@@ -1,0 +1,138 @@
+"""Ciò che serve a pubblicare: indirizzi scritti in un posto solo, file per chi cita e contribuisce, il sito servito."""
+
+import re
+import tomllib
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from xml.etree import ElementTree
+
+import pytest
+import yaml
+from playwright.sync_api import Browser, Response
+
+ROOT = Path(__file__).resolve().parent.parent
+HTML = ROOT / "book" / "_build" / "html"
+CONFIG = yaml.safe_load((ROOT / "book" / "_config.yml").read_text("utf-8"))
+SOURCE, SITE = CONFIG["repository"]["url"], CONFIG["html"]["baseurl"]
+FOLDERS = (".", "book", "book/_ext", "annotated", "tools", ".github/workflows", ".github/ISSUE_TEMPLATE")
+TEXTS = {".md", ".ipynb", ".yml", ".cff", ".toml", ".py", ".js"}
+
+
+def test_addresses_are_those_of_the_configuration() -> None:
+    files = [path for folder in FOLDERS for path in (ROOT / folder).iterdir() if path.suffix in TEXTS]
+    found = 0
+    for path in files:
+        text = path.read_text("utf-8")
+        for address in re.findall(r"https://github\.com/[\w-]+/annotated\b(?!-)", text):
+            assert address == SOURCE, path
+            found += 1
+        for address in re.findall(r"https://[\w-]+\.github\.io/[\w/-]*", text):
+            assert address.startswith(SITE), path
+            found += 1
+    assert found > 30
+
+
+def test_version_is_the_same_everywhere() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
+    changes = re.findall(r"^## \[(.+?)\](?: - (\S+))?$", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE)
+    assert citation["version"] == project["version"] == changes[1][0] and changes[0] == ("Non pubblicato", "")
+    assert str(citation["date-released"]) == changes[1][1]
+    assert f"Versione {project['version']}" in (ROOT / "book" / "intro.md").read_text("utf-8")
+    assert [author["name"] for author in citation["authors"]] == [author["name"] for author in project["authors"]]
+
+
+def test_workflow_uses_official_actions_with_a_version() -> None:
+    text = (ROOT / ".github" / "workflows" / "libro.yml").read_text("utf-8")
+    actions = re.findall(r"uses: (\S+)", text)
+    assert len(actions) == 4 and all(re.fullmatch(r"actions/[\w-]+@v\d+", action) for action in actions)
+    jobs = yaml.safe_load(text)["jobs"]
+    assert jobs["pubblica"]["needs"] == "prove" and any(
+        step.get("run") == "make test" for step in jobs["prove"]["steps"]
+    )
+
+
+@pytest.mark.parametrize("name", ["errore-nel-testo", "errore-nel-codice", "proposta"])
+def test_issue_forms_are_well_formed(name: str) -> None:
+    form = yaml.safe_load((ROOT / ".github" / "ISSUE_TEMPLATE" / f"{name}.yml").read_text("utf-8"))
+    assert form["name"] and form["description"]
+    assert all(field["type"] in ("input", "textarea") and field["attributes"]["label"] for field in form["body"])
+    assert len({field["id"] for field in form["body"]}) == len(form["body"])
+
+
+class Site(SimpleHTTPRequestHandler):
+    "Le pagine come le serve chi le ospita: sotto il percorso di `baseurl`, con 404.html per ciò che non c'è."
+
+    prefix = re.sub(r"https://[^/]+", "", SITE)
+
+    def translate_path(self, path: str) -> str:
+        return super().translate_path(path.removeprefix(self.prefix) if path.startswith(self.prefix) else "/manca")
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        page = (HTML / "404.html").read_bytes()
+        self.send_response(code)
+        self.send_header("Content-Type", "text/html")
+        self.send_header("Content-Length", str(len(page)))
+        self.end_headers()
+        self.wfile.write(page)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Site, directory=str(HTML)))
+    Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+
+
+def visit(browser: Browser, address: str) -> tuple[str, list[Response]]:
+    "Il testo dell'articolo e tutte le risposte ricevute."
+    context = browser.new_context(locale="it-IT")
+    page = context.new_page()
+    responses: list[Response] = []
+    page.on("response", lambda response: responses.append(response))
+    page.goto(address, wait_until="networkidle")
+    text = page.locator("article").inner_text()
+    context.close()
+    return text, responses
+
+
+@pytest.mark.parametrize("page", ["intro.html", "04_posizioni.html", "20_vedere.html", "89_quiz.html"])
+def test_served_pages_ask_only_their_own_host(browser: Browser, site: str, page: str) -> None:
+    _, responses = visit(browser, f"{site}{Site.prefix}{page}")
+    assert len(responses) > 5
+    assert not [r.url for r in responses if not r.url.startswith((site, "data:", "blob:"))]
+    assert not [r.url for r in responses if r.status != 200]
+
+
+@pytest.mark.parametrize("path", ["non-c-e.html", "cartella/profonda/non-c-e.html"])
+def test_missing_page_is_in_italian_and_whole(browser: Browser, site: str, path: str) -> None:
+    text, [missing, *others] = visit(browser, f"{site}{Site.prefix}{path}")
+    assert missing.status == 404 and "Questa pagina non c'è" in text
+    assert len(others) > 5  # fogli di stile e programmi, trovati anche da una cartella che non esiste
+    assert not [r.url for r in others if r.status != 200 or not r.url.startswith((site, "data:"))]
+    for link in re.findall(r'href="([^"]+\.html)"', (HTML / "404.html").read_text("utf-8")):
+        assert (HTML / link.removeprefix(Site.prefix)).exists() if link.startswith(Site.prefix) else link[:4] == "http"
+
+
+def test_map_canonical_addresses_and_social_metadata() -> None:
+    namespace = {"s": "http://www.sitemaps.org/schemas/sitemap/0.9"}
+    tree = ElementTree.parse(HTML / "sitemap.xml")
+    mapped = {node.text for node in tree.iterfind(".//s:loc", namespace)}
+    hidden = {"index.html", "404.html", "genindex.html", "search.html"}  # index è il rinvio all'introduzione
+    pages = [path for path in HTML.glob("*.html") if path.name not in hidden]
+    assert mapped == {SITE + path.name for path in pages} and len(pages) > 20
+    for path in pages:
+        head = path.read_text("utf-8").split("</head>")[0]
+        properties = dict(re.findall(r'<meta (?:property|name)="([\w:]+)" content="([^"]*)"', head))
+        assert f'<link rel="canonical" href="{SITE}{path.name}"' in head
+        assert properties["og:url"] == SITE + path.name and properties["og:title"]
+        assert len(properties["og:description"]) > 20 and properties["og:image"].startswith(SITE)
+        assert (HTML / properties["og:image"].removeprefix(SITE)).read_bytes()[:4] == b"\x89PNG"
+        assert "CC BY 4.0" in path.read_text("utf-8")

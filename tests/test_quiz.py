@@ -1,0 +1,119 @@
+"""Le domande di «Mettiti alla prova»: una risposta giusta, opzioni spiegate, rimandi veri; e la pagina in Chromium."""
+
+from collections import Counter
+from itertools import groupby
+from typing import Any
+
+import pytest
+import yaml
+from conftest import Visit
+from playwright.sync_api import Browser, Locator, expect
+from test_appendici import BOOK, titles
+
+PARTS: list[dict[str, Any]] = yaml.safe_load((BOOK / "dati" / "quiz.yml").read_text("utf-8"))
+QUESTIONS = [question for part in PARTS for question in part["domande"]]
+LETTERS = "ABCD"
+PAGE = BOOK / "_build" / "html" / "89_quiz.html"
+
+
+def test_thirty_questions_with_one_right_answer() -> None:
+    assert len(QUESTIONS) == 30 == len({question["nome"] for question in QUESTIONS})
+    for question in QUESTIONS:
+        texts = [str(option["testo"]) for option in question["opzioni"]]
+        assert len(texts) == len(set(texts)) == 4 and question["giusta"] in LETTERS
+        assert set(question) <= {"nome", "domanda", "codice", "opzioni", "giusta", "vedi"}
+
+
+@pytest.mark.parametrize("question", QUESTIONS, ids=lambda question: question["nome"])
+def test_every_option_says_why(question: dict[str, Any]) -> None:
+    reasons = [option["perche"] for option in question["opzioni"]]
+    assert len(set(reasons)) == 4 and all(len(reason) > 50 and reason.endswith(".") for reason in reasons)
+
+
+def test_right_answer_cannot_be_guessed_from_its_place_or_length() -> None:
+    right = [question["giusta"] for question in QUESTIONS]
+    assert all(5 <= Counter(right)[letter] <= 10 for letter in LETTERS)
+    assert max(len(list(run)) for _, run in groupby(right)) <= 2
+    longest = 0
+    for question in QUESTIONS:
+        *others, last = sorted(question["opzioni"], key=lambda option: len(str(option["testo"])))
+        longest += last is question["opzioni"][LETTERS.index(question["giusta"])]
+    assert longest <= len(QUESTIONS) // 3
+
+
+def test_references_exist_and_cover_every_chapter() -> None:
+    cited = [reference.split(":", 1) for question in QUESTIONS for reference in question["vedi"]]
+    assert not [f"{page}:{title}" for page, title in cited if title not in titles(page)]
+    chapters = {path.stem for path in BOOK.glob("[012]*.ipynb")} - {"00_per_cominciare"}
+    assert {f"{number:02}" for number in range(1, 23)} <= {page[:2] for page, _ in cited}
+    assert {page for page, _ in cited} <= chapters
+
+
+def test_parts_have_the_titles_of_the_book() -> None:
+    toc = yaml.safe_load((BOOK / "_toc.yml").read_text("utf-8"))
+    captions = [part.get("caption") for part in toc["parts"]]
+    assert [f"{part['parte']} · {part['titolo']}" for part in PARTS] == [c for c in captions if c and " · " in c][:5]
+
+
+def box(visit: Visit, number: int) -> Locator:
+    return visit.page.locator(f"#domanda-{number}")
+
+
+def test_page_checks_counts_and_starts_again(visit: Visit) -> None:
+    page = visit.page
+    page.goto(f"file://{PAGE}")
+    expect(page.locator("fieldset.quiz-domanda")).to_have_count(30)
+    part, total = page.locator("p.quiz-punti").first, page.locator(".quiz-tabella td").last
+    expect(part).to_have_text("0 su 4 al primo tentativo (risposte date: 0)")
+
+    first = box(visit, 1)
+    first.get_by_role("button", name="Controlla").click()  # senza aver scelto
+    expect(first.get_by_role("status")).to_contain_text("Scegli prima")
+    right = QUESTIONS[0]["giusta"]
+    wrong = "A" if right != "A" else "B"
+    first.get_by_role("radio").nth(LETTERS.index(wrong)).check()
+    first.get_by_role("button", name="Controlla").click()
+    expect(first.get_by_role("status")).to_contain_text("Non è questa.")
+    expect(first.get_by_role("status")).not_to_contain_text(f"Risposta {right}")
+    expect(first.get_by_role("status").locator("a")).not_to_have_count(0)  # il rimando alla sezione
+    first.get_by_role("radio").nth(LETTERS.index(right)).check()
+    expect(first.get_by_role("status")).to_be_empty()
+    first.get_by_role("button", name="Controlla").click()
+    expect(first.get_by_role("status")).to_contain_text("Giusto.")
+
+    radio = box(visit, 2).get_by_role("radio").nth(LETTERS.index(QUESTIONS[1]["giusta"]))  # con la tastiera
+    radio.focus()
+    page.keyboard.press("Space")
+    page.keyboard.press("Enter")
+    expect(box(visit, 2).get_by_role("status")).to_contain_text("Giusto.")
+    expect(part).to_have_text("1 su 4 al primo tentativo (risposte date: 2)")  # conta il primo tentativo
+    expect(total).to_have_text("1 su 30 al primo tentativo (risposte date: 2)")
+
+    page.reload()
+    expect(total).to_have_text("1 su 30 al primo tentativo (risposte date: 2)")
+    page.get_by_role("button", name="Ricomincia da capo").click()
+    expect(total).to_have_text("0 su 30 al primo tentativo (risposte date: 0)")
+    for number, question in enumerate(QUESTIONS, start=1):
+        box(visit, number).get_by_role("radio").nth(LETTERS.index(question["giusta"])).check()
+        box(visit, number).get_by_role("button", name="Controlla").click()
+        expect(box(visit, number).get_by_role("status")).to_contain_text("Giusto.")
+    expect(total).to_have_text("30 su 30 al primo tentativo")
+    assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+
+
+def test_answers_are_there_without_javascript_and_in_print(browser: Browser) -> None:
+    context = browser.new_context(java_script_enabled=False, offline=True)
+    page = context.new_page()
+    page.goto(f"file://{PAGE}")
+    answer = page.locator("#risposta-7")
+    expect(answer).to_be_hidden()
+    box7 = page.locator("#domanda-7")
+    expect(box7.get_by_role("button")).to_have_count(0)
+    box7.get_by_role("link").click()  # l'ancora apre il riquadro che la contiene
+    expect(answer).to_be_visible()
+    expect(answer).to_contain_text(f"Risposta {QUESTIONS[6]['giusta']}")
+    page.locator(".quiz-risposte summary").click()
+    expect(answer).to_be_hidden()
+    page.emulate_media(media="print")
+    expect(answer).to_be_visible()
+    context.close()
