@@ -6,7 +6,7 @@
 __all__ = ['State', 'Cell', 'ElmanCell', 'Recurrent', 'LSTMCell', 'GRUCell', 'RNNEncoder', 'Source', 'FixedContext', 'RNNDecoder',
            'Seq2Seq', 'greedy', 'AdditiveScore', 'GeneralScore', 'Attention', 'GaussianWindow']
 
-# %% ../book/23_ricorrenti.ipynb #74c9e1dd
+# %% ../book/23_ricorrenti.ipynb #665f5ae6
 import math
 from typing import ClassVar, NamedTuple
 
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from .common import BOS, EOS, PAD
 from .knn import attend
 
-# %% ../book/23_ricorrenti.ipynb #36538246
+# %% ../book/23_ricorrenti.ipynb #5e96aaad
 State = tuple[Tensor, ...]  # ciò che una cella ricorda: uno o più vettori, (B, d); il primo è quello che mostra
 
 
@@ -55,7 +55,7 @@ class ElmanCell(Cell):
         (h,) = state
         return (torch.tanh(self.W(x) + self.U(h)),)
 
-# %% ../book/23_ricorrenti.ipynb #89ea0499
+# %% ../book/23_ricorrenti.ipynb #85071f2c
 class Recurrent(nn.Module):
     "Una rete ricorrente: applica `cell` alla sequenza, una posizione dopo l'altra."
 
@@ -85,7 +85,7 @@ class Recurrent(nn.Module):
             outputs.append(state[0])
         return torch.stack(outputs, dim=1), state
 
-# %% ../book/23_ricorrenti.ipynb #a640c665
+# %% ../book/23_ricorrenti.ipynb #e70ec07d
 class LSTMCell(Cell):
     "Long short-term memory (Hochreiter e Schmidhuber 1997), con la porta di Gers (2000): porte i, f, o e novità g."
 
@@ -123,7 +123,7 @@ class GRUCell(Cell):
         n = (x_n + r * h_n).tanh()
         return (n + z * (h - n),)  # cioè (1 − z)·n + z·h
 
-# %% ../book/23_ricorrenti.ipynb #8add8810
+# %% ../book/23_ricorrenti.ipynb #8b808c20
 class RNNEncoder(nn.Module):
     "Legge la frase di partenza con una GRU, o con due in versi opposti (Bahdanau 2015, §3.2)."
 
@@ -153,7 +153,7 @@ class RNNEncoder(nn.Module):
         backward, (first,) = self.leftward(x.flip(1), None if mask is None else mask.flip(1))
         return torch.cat([states, backward.flip(1)], dim=-1), torch.cat([last, first], dim=-1)
 
-# %% ../book/23_ricorrenti.ipynb #36049cad
+# %% ../book/23_ricorrenti.ipynb #df5670b8
 class Source(NamedTuple):
     "Ciò che il decoder sa della frase di partenza."
 
@@ -174,7 +174,7 @@ class FixedContext(nn.Module):
         "Il contesto (B, d_memory), che non dipende né dallo stato `s` (B, d) né dal passo `t`; nessun peso."
         return source.last, None
 
-# %% ../book/23_ricorrenti.ipynb #ac28ff3f
+# %% ../book/23_ricorrenti.ipynb #76c817eb
 class RNNDecoder(nn.Module):
     "Scrive la frase d'arrivo, una parola per volta, con una GRU e un contesto."
 
@@ -209,7 +209,7 @@ class RNNDecoder(nn.Module):
         state = self.cell(torch.cat([self.embedding(token), c], dim=-1), state)
         return self.read(torch.cat([state[0], c], dim=-1)), state, weights
 
-# %% ../book/23_ricorrenti.ipynb #093f36c2
+# %% ../book/23_ricorrenti.ipynb #c7b521ca
 class Seq2Seq(nn.Module):
     "Encoder–decoder ricorrente: traduce con il contesto che gli si dà."
 
@@ -245,7 +245,7 @@ class Seq2Seq(nn.Module):
             rows += [] if weights is None else [weights]
         return torch.stack(logits, dim=1), torch.cat(rows, dim=1) if rows else None
 
-# %% ../book/23_ricorrenti.ipynb #9427d4f6
+# %% ../book/23_ricorrenti.ipynb #6658dcd0
 @torch.inference_mode()
 def greedy(
     model: Seq2Seq,
@@ -265,7 +265,7 @@ def greedy(
             break
     return torch.stack(written, dim=1)
 
-# %% ../book/23_ricorrenti.ipynb #9ae0fabc
+# %% ../book/23_ricorrenti.ipynb #12117f54
 class AdditiveScore(nn.Module):
     "Score additivo u·tanh(q·W + k·U) (Bahdanau 2015, appendice A.1.2)."
 
@@ -297,7 +297,7 @@ class GeneralScore(nn.Module):
         "Da query (B, T, d_query) e chiavi (B, S, d_query) agli score (B, T, S)."
         return Q @ K.transpose(-2, -1) / math.sqrt(Q.size(-1))
 
-# %% ../book/23_ricorrenti.ipynb #dc195f0d
+# %% ../book/23_ricorrenti.ipynb #99244b31
 class Attention(nn.Module):
     "Il contesto si sceglie a ogni passo: una media degli stati dell'encoder (Bahdanau 2015, eq. 5 e 6)."
 
@@ -320,7 +320,7 @@ class Attention(nn.Module):
         c, weights = attend(scores, source.states)
         return c.squeeze(1), weights
 
-# %% ../book/23_ricorrenti.ipynb #c43a5658
+# %% ../book/23_ricorrenti.ipynb #412c94ae
 class GaussianWindow(nn.Module):
     """Attenzione locale: una campana da aggiungere agli score, che raccoglie l'attenzione intorno a una posizione p.
 
