@@ -16,8 +16,7 @@ from annotated.transformer import PRESETS, Config
 
 ROOT = Path(__file__).resolve().parent.parent
 BOOK = ROOT / "book"
-PAGES = ["92_glossario", "93_notazione", "94_dalle_fonti", "95_dall_articolo"]
-TEXT = {name: (BOOK / f"{name}.md").read_text("utf-8") for name in PAGES}
+PAGES = ["92_glossario", "93_notazione", "94_dalle_fonti", "95_dall_articolo", "96_galleria", "96_numeri"]
 SECTIONS = [  # {ref}`pagina:titolo`, {ref}`testo <pagina:titolo>`, {ref}``testo <pagina:titolo con `codice`>``
     re.compile(r"\{ref\}`(?:[^`<]+<)?(\d\d_\w+):([^`>]+)>?`"),
     re.compile(r"\{ref\}``[^`<]+<(\d\d_\w+):(.+?)>``"),
@@ -29,6 +28,9 @@ def markdown(page: str) -> str:
         return path.read_text("utf-8")
     cells = json.loads((BOOK / f"{page}.ipynb").read_text("utf-8"))["cells"]
     return "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
+
+
+TEXT = {name: markdown(name) for name in PAGES}
 
 
 @cache
@@ -119,5 +121,5 @@ def test_named_shapes() -> None:
 def test_no_concept_is_missing() -> None:
     codes = re.findall(r"^\| ([KMPTAVS]\d\d) \|", TEXT["94_dalle_fonti"], re.MULTILINE)
     assert len(codes) == len(set(codes))
-    for letter, count in {"K": 12, "M": 4, "P": 5, "T": 12, "A": 13}.items():
+    for letter, count in {"K": 12, "M": 4, "P": 5, "T": 12, "A": 13, "V": 6, "S": 13}.items():
         assert [code for code in codes if code[0] == letter] == [f"{letter}{i:02}" for i in range(1, count + 1)]
