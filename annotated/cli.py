@@ -34,8 +34,8 @@ from .tokenizer import Tokenizer
 from .training import TrainingConfig, load_model, load_pretrained, publish_model, train
 from .transformer import PRESETS, Config, Transformer
 
-# %% ../book/90_riga_di_comando.ipynb #e5461939
-PRETRAINED = "mini"  # il modello usato quando non se ne indica un altro
+# %% ../book/90_riga_di_comando.ipynb #5ce2c925
+PRETRAINED = "small-en-it"  # il modello usato quando non se ne indica un altro
 MICROLINGUA: dict[str, Any] = {
     "vocab_size": 700, "max_steps": 600, "max_tokens": 4096, "warmup": 400, "factor": 0.35, "valid_every": 100,
     "dropout": 0.0, "smoothing": 0.0, "average": 1,

@@ -284,5 +284,6 @@ def test_published_model_resolves_it(capsys: pytest.CaptureFixture[str]) -> None
     translations = translate(*load_pretrained("mini"), [example.en for example in examples])
     assert sum(t == e.it for t, e in zip(translations, examples, strict=True)) >= 198
     for cue, expected in (("tired", "esso era troppo stanco"), ("wide", "essa era troppo larga")):
-        assert main(["translate", f"The animal didn't cross the street because it was too {cue}."]) == 0
+        sentence = f"The animal didn't cross the street because it was too {cue}."
+        assert main(["translate", "--model", "mini", sentence]) == 0
         assert expected in capsys.readouterr().out
