@@ -265,7 +265,7 @@ def greedy(
             break
     return torch.stack(written, dim=1)
 
-# %% ../book/23_ricorrenti.ipynb #12117f54
+# %% ../book/23_ricorrenti.ipynb #8290a113
 class AdditiveScore(nn.Module):
     "Score additivo u·tanh(q·W + k·U) (Bahdanau 2015, appendice A.1.2)."
 
@@ -287,7 +287,7 @@ class AdditiveScore(nn.Module):
 
 
 class GeneralScore(nn.Module):
-    "Score moltiplicativo q·W·k (*general*, Luong 2015, eq. 8), diviso per la radice della dimensione."
+    "Score moltiplicativo q·W·k (*general*, Luong 2015, §3.1), diviso per la radice della dimensione."
 
     def __init__(self, d_query: int, d_memory: int):
         super().__init__()
