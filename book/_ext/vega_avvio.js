@@ -6,9 +6,13 @@ const options = {
 };
 for (const script of document.querySelectorAll("script.vega-lite-spec")) {
   const target = document.getElementById(script.dataset.target);
-  vegaEmbed(target, JSON.parse(script.textContent), options).then(comma.bind(null, target)).catch((error) => {
+  vegaEmbed(target, JSON.parse(script.textContent), options).then(() => { comma(target); label(target); }).catch((error) => {
     target.textContent = String(error);
   });
+}
+// il pulsante del menu ha solo un disegno: gli si dà il nome che ha il menu
+function label(target) {
+  target.querySelector("summary")?.setAttribute("aria-label", options.i18n.CLICK_TO_VIEW_ACTIONS);
 }
 // il valore accanto a un cursore lo scrive Vega, sempre con il punto
 function comma(target) {
