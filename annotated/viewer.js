@@ -293,7 +293,7 @@ async function mount(host, css, data) {
   // -------- disegni
 
   const stage = html("div", { class: "scena" });
-  const readout = html("div", { class: "riquadro", role: "status", "aria-live": "polite" });
+  const readout = html("div", { class: "riquadro", role: "status", "aria-live": "polite", tabindex: "0" });
   let drawings = []; // per pannello: l'SVG e la funzione che ne ridisegna la parte in evidenza
 
   // il numero come si legge: con il segno nella differenza, un trattino dove il decoder non può guardare

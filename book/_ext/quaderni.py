@@ -111,6 +111,13 @@ LABELS = {  # ciò che il tema lascia in inglese
 }
 
 
+ACCESSIBLE = {
+    ' aria-label="Toggle hidden content"': "",  # il nome del pulsante è il testo che vi si legge, «Mostra il codice»
+    '<table class="table">': '<table class="table" tabindex="0">',  # su uno schermo stretto scorre: anche da tastiera
+    ' role="list" class="citation-list"': ' class="citation-list"',  # le sue voci non sono «listitem»
+}
+
+
 def translate(buttons: Any) -> None:
     for button in buttons or ():
         for key in ("text", "tooltip"):
@@ -123,8 +130,9 @@ def finish_page(app: Sphinx, name: str, template: str, context: dict[str, Any], 
     if doctree is not None and any(node.get("vega_lite") for node in doctree.findall(nodes.raw)):
         app.add_js_file(BUNDLE, defer="defer")
     translate(context.get("header_buttons"))
-    if "body" in context:  # il nome del pulsante è il testo che vi si legge, «Mostra il codice»
-        context["body"] = context["body"].replace(' aria-label="Toggle hidden content"', "")
+    if "body" in context:
+        for old, new in ACCESSIBLE.items():
+            context["body"] = context["body"].replace(old, new)
     context["script_files"] = [  # sphinx-thebe dichiara due volte la stessa costante, anche quando è spento
         script
         for script in context.get("script_files", [])
