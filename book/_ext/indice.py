@@ -71,7 +71,8 @@ def fill(app: Sphinx, doctree: nodes.document, page: str) -> None:
             voice, definition = item[0].astext(), item[1]
             born = {ref["reftarget"] for ref in definition.findall(addnodes.pending_xref)}
             first = [section for section in book if section.label in born]
-            counts = {section: len(pattern(voice).findall(section.text)) for section in book if section not in first}
+            word = pattern(voice)
+            counts = {section: len(word.findall(section.text)) for section in book if section not in first}
             most = [s for s in sorted(counts, key=counts.__getitem__, reverse=True)[:MOST] if counts[s] > 1]
             english = next(iter(definition.findall(nodes.emphasis)), None)
             line = nodes.paragraph()
