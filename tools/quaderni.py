@@ -29,8 +29,10 @@ import sys
 
 if "google.colab" in sys.modules:
     import subprocess
+    from pathlib import Path
 
-    subprocess.run(["git", "clone", "-q", "--depth=1", "{repository}.git", "/content/annotated"], check=True)
+    if not Path("/content/annotated").exists():
+        subprocess.run(["git", "clone", "-q", "--depth=1", "{repository}.git", "/content/annotated"], check=True)
     subprocess.run([sys.executable, "-m", "pip", "install", "-qe", "/content/annotated[corpora,marian]"], check=True)
     sys.path.insert(0, "/content/annotated")  # un'installazione modificabile vale solo dal prossimo avvio'''
 REPOSITORY = yaml.safe_load((BOOK / "_config.yml").read_text("utf-8"))["repository"]["url"]
