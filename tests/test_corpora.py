@@ -15,7 +15,7 @@ import pytest
 
 from annotated import AnnotatedError, corpora
 from annotated.cli import main
-from annotated.corpora import CORPORA, Lottery, download, normalize
+from annotated.corpora import CORPORA, Lottery, download, normalize, prepare
 from annotated.data import Pair, find_data, read_pairs
 
 Row = dict[str, Any]
@@ -220,7 +220,7 @@ def test_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         for split in ("validation", "test", "train")
     }
     no_valid = repository(tmp_path / "senza-valid", "de-en", empty)
-    fails(tmp_path, "troppo poche coppie: 300 di train, 0 di valid", name="wmt14-en-de", source=no_valid)
+    fails(tmp_path, "troppo poche coppie: 300 di train, 0 di test, 0 di valid", name="wmt14-en-de", source=no_valid)
     monkeypatch.setitem(sys.modules, "datasets", None)
     fails(tmp_path, r'manca la libreria datasets.*pip install "annotated\[corpora\]"', source=source)
 
@@ -250,3 +250,58 @@ def test_remote_asks_for_the_pinned_revision(tmp_path: Path, monkeypatch: pytest
     revision = CORPORA["wmt14-en-fr"].revision
     assert asked == [("wmt/wmt14", "fr-en", split, revision, True) for split in ("test", "validation", "train")]
     assert all(len(corpus.revision) == 40 for corpus in CORPORA.values())
+
+
+def two_files(folder: Path, english: str, italian: str) -> tuple[Path, Path]:
+    folder.mkdir(exist_ok=True)
+    paths = folder / "mio.en", folder / "mio.it"
+    for path, text in zip(paths, (english, italian), strict=True):
+        path.write_bytes(text.encode())
+    return paths
+
+
+def test_prepare(tmp_path: Path) -> None:
+    pairs = [*SENTENCES, *[("Thank you.", "Grazie."), ("thank  you", "Vi\tringrazio.")] * 20, ("Nothing.", "")]
+    english, italian = ("".join(f"{text}\n" for text in side) for side in zip(*pairs, strict=True))
+    result = prepare(*two_files(tmp_path, english, italian), tmp_path / "dati", held_out=30)
+    assert (result.valid, result.test, result.empty) == (30, 30, 1) and sum(result) == len(pairs)
+    names = ("train", "valid", "test")
+    parts = [keys(tmp_path / "dati" / f"{name}.tsv") for name in names]
+    assert sum(map(len, parts)) == len(set.union(*parts)) == 301, "una frase di partenza sta da una parte sola"
+    written = {(p.source, p.target) for name in names for p in read_pairs(tmp_path / "dati" / f"{name}.tsv")}
+    assert written <= {(" ".join(en.split()), " ".join(it.split())) for en, it in pairs}, "le coppie restano coppie"
+    assert len(find_data(tmp_path / "dati").train) == 1
+    again = prepare(tmp_path / "mio.en", tmp_path / "mio.it", tmp_path / "altri", held_out=30)
+    assert again == result and files(tmp_path / "altri") == files(tmp_path / "dati")
+
+
+def test_prepare_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    english, italian = ("".join(f"{text}\n" for text in side) for side in zip(*SENTENCES, strict=True))
+    command = ["prepare", *map(str, two_files(tmp_path, english, italian)), "--out", str(tmp_path / "dati")]
+    assert main(command) == 0
+    assert "train 270, valid 15, test 15 coppie" in capsys.readouterr().err
+    assert main(command) == 1 and "esiste già" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("english", "italian", "match"),
+    [
+        ("a\nb\nc\n", "a\nb\n", r"mio\.en ha 3 righe e .*mio\.it ne ha 2"),
+        ("", "", "troppo poche coppie: 0 di train"),
+        ("a\nb\n", "a\nb\n", "troppo poche coppie"),
+        ("a\n" * 9, "b\n" * 9, "troppo poche coppie"),
+    ],
+)
+def test_prepare_refuses(english: str, italian: str, match: str, tmp_path: Path) -> None:
+    with pytest.raises(AnnotatedError, match=match):
+        prepare(*two_files(tmp_path, english, italian), tmp_path / "dati")
+    assert files(tmp_path / "dati") == {}
+
+
+def test_prepare_names_the_bad_line(tmp_path: Path) -> None:
+    source, target = two_files(tmp_path, "a\nb\n", "a\nb\n")
+    target.write_bytes("uno\ncaffè\n".encode("latin-1"))
+    with pytest.raises(AnnotatedError, match=r"mio\.it, riga 2: non è UTF-8"):
+        prepare(source, target, tmp_path / "dati")
+    with pytest.raises(AnnotatedError, match="manca: non riesco a leggere"):
+        prepare(tmp_path / "manca", target, tmp_path / "dati")
