@@ -133,6 +133,8 @@ def test_map_canonical_addresses_and_social_metadata() -> None:
         properties = dict(re.findall(r'<meta (?:property|name)="([\w:]+)" content="([^"]*)"', head))
         assert f'<link rel="canonical" href="{SITE}{path.name}"' in head
         assert properties["og:url"] == SITE + path.name and properties["og:title"]
-        assert len(properties["og:description"]) > 20 and properties["og:image"].startswith(SITE)
+        description = properties["og:description"]  # prosa: né codice né citazioni
+        assert len(description) > 20 and not {"import", "annotated/"} & {*description.split()} and "[" not in description
+        assert properties["og:image"].startswith(SITE)
         assert (HTML / properties["og:image"].removeprefix(SITE)).read_bytes()[:4] == b"\x89PNG"
         assert "CC BY 4.0" in path.read_text("utf-8")

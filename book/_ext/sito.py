@@ -3,7 +3,10 @@
 Mappa del sito, indirizzi canonici, metadati per le reti sociali, pagina 404, data dell'ultima modifica di ogni pagina.
 """
 
+import re
+from html import escape
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -37,11 +40,26 @@ def no_source(app: Sphinx, name: str, template: str, context: dict[str, Any], do
         context["header_buttons"] = [button for button in context["header_buttons"] if button["type"] == "javascript"]
 
 
+def describe(app: Sphinx, name: str, template: str, context: dict[str, Any], doctree: nodes.document | None) -> None:
+    "Le anteprime mostrano la riga sotto il titolo o, se manca, il primo capoverso; senza i rimandi alla bibliografia."
+    paragraph = doctree and next(doctree.findall(nodes.paragraph), None)
+    if paragraph is None or "og:description" in (context["meta"] or {}):
+        return
+    paragraph = paragraph.deepcopy()
+    for reference in list(paragraph.findall(nodes.reference)):
+        if "bibliografia" in reference.get("refuri", ""):
+            reference.parent.remove(reference)
+    text = shorten(re.sub(r" ?\[[,; ]*\]", "", paragraph.astext()), 200, placeholder="…")
+    context["meta"] = {**(context["meta"] or {}), "og:description": text}
+    context["metatags"] += f'<meta name="description" content="{escape(text)}" />\n'
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     for name in ("sphinx_sitemap", "sphinxext.opengraph", "notfound.extension"):
         app.setup_extension(name)
     if has_history(app):
         app.setup_extension("sphinx_last_updated_by_git")
     app.connect("config-inited", derive, priority=100)
+    app.connect("html-page-context", describe, priority=400)  # prima che opengraph scriva i suoi
     app.connect("html-page-context", no_source, priority=950)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
