@@ -1,5 +1,6 @@
 """Le domande di «Mettiti alla prova»: una risposta giusta, opzioni spiegate, rimandi veri; e la pagina in Chromium."""
 
+import re
 from collections import Counter
 from itertools import groupby
 from typing import Any
@@ -16,8 +17,8 @@ LETTERS = "ABCD"
 PAGE = BOOK / "_build" / "html" / "89_quiz.html"
 
 
-def test_thirty_questions_with_one_right_answer() -> None:
-    assert len(QUESTIONS) == 30 == len({question["nome"] for question in QUESTIONS})
+def test_thirty_six_questions_with_one_right_answer() -> None:
+    assert len(QUESTIONS) == 36 == len({question["nome"] for question in QUESTIONS})
     for question in QUESTIONS:
         texts = [str(option["testo"]) for option in question["opzioni"]]
         assert len(texts) == len(set(texts)) == 4 and question["giusta"] in LETTERS
@@ -32,7 +33,7 @@ def test_every_option_says_why(question: dict[str, Any]) -> None:
 
 def test_right_answer_cannot_be_guessed_from_its_place_or_length() -> None:
     right = [question["giusta"] for question in QUESTIONS]
-    assert all(5 <= Counter(right)[letter] <= 10 for letter in LETTERS)
+    assert all(6 <= Counter(right)[letter] <= 12 for letter in LETTERS)
     assert max(len(list(run)) for _, run in groupby(right)) <= 2
     longest = 0
     for question in QUESTIONS:
@@ -45,14 +46,17 @@ def test_references_exist_and_cover_every_chapter() -> None:
     cited = [reference.split(":", 1) for question in QUESTIONS for reference in question["vedi"]]
     assert not [f"{page}:{title}" for page, title in cited if title not in titles(page)]
     chapters = {path.stem for path in BOOK.glob("[012]*.ipynb")} - {"00_per_cominciare"}
-    assert {f"{number:02}" for number in range(1, 23)} <= {page[:2] for page, _ in cited}
+    assert {f"{number:02}" for number in range(1, 28)} <= {page[:2] for page, _ in cited}
     assert {page for page, _ in cited} <= chapters
 
 
 def test_parts_have_the_titles_of_the_book() -> None:
     toc = yaml.safe_load((BOOK / "_toc.yml").read_text("utf-8"))
     captions = [part.get("caption") for part in toc["parts"]]
-    assert [f"{part['parte']} · {part['titolo']}" for part in PARTS] == [c for c in captions if c and " · " in c][:5]
+    parts = {f"{part['parte']} · {part['titolo']}": part["parte"] for part in PARTS}
+    assert list(parts) == [c for c in captions if c and " · " in c]
+    written = re.findall(r"^## (.+)\n\n```\{quiz\} (\w+)$", (BOOK / "89_quiz.md").read_text("utf-8"), re.MULTILINE)
+    assert written == list(parts.items())
 
 
 def box(visit: Visit, number: int) -> Locator:
@@ -62,7 +66,7 @@ def box(visit: Visit, number: int) -> Locator:
 def test_page_checks_counts_and_starts_again(visit: Visit) -> None:
     page = visit.page
     page.goto(f"file://{PAGE}")
-    expect(page.locator("fieldset.quiz-domanda")).to_have_count(30)
+    expect(page.locator("fieldset.quiz-domanda")).to_have_count(36)
     part, total = page.locator("p.quiz-punti").first, page.locator(".quiz-tabella td").last
     expect(part).to_have_text("0 su 4 al primo tentativo (risposte date: 0)")
 
@@ -87,17 +91,17 @@ def test_page_checks_counts_and_starts_again(visit: Visit) -> None:
     page.keyboard.press("Enter")
     expect(box(visit, 2).get_by_role("status")).to_contain_text("Giusto.")
     expect(part).to_have_text("1 su 4 al primo tentativo (risposte date: 2)")  # conta il primo tentativo
-    expect(total).to_have_text("1 su 30 al primo tentativo (risposte date: 2)")
+    expect(total).to_have_text("1 su 36 al primo tentativo (risposte date: 2)")
 
     page.reload()
-    expect(total).to_have_text("1 su 30 al primo tentativo (risposte date: 2)")
+    expect(total).to_have_text("1 su 36 al primo tentativo (risposte date: 2)")
     page.get_by_role("button", name="Ricomincia da capo").click()
-    expect(total).to_have_text("0 su 30 al primo tentativo (risposte date: 0)")
+    expect(total).to_have_text("0 su 36 al primo tentativo (risposte date: 0)")
     for number, question in enumerate(QUESTIONS, start=1):
         box(visit, number).get_by_role("radio").nth(LETTERS.index(question["giusta"])).check()
         box(visit, number).get_by_role("button", name="Controlla").click()
         expect(box(visit, number).get_by_role("status")).to_contain_text("Giusto.")
-    expect(total).to_have_text("30 su 30 al primo tentativo")
+    expect(total).to_have_text("36 su 36 al primo tentativo")
     assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
 
 
