@@ -60,12 +60,12 @@ def clean(
     "La frase su una riga: tabulazioni, a capo e spazi ripetuti diventano uno spazio solo."
     return " ".join((text or "").split())
 
-# %% ../book/91_corpora.ipynb #7f2c66ae
+# %% ../book/91_corpora.ipynb #0ed011fc
 def _load(corpus: PublicCorpus, split: str, source: Path | None) -> Iterator[tuple[str | None, str | None]]:
     try:
         import datasets  # type: ignore[import-not-found,import-untyped,unused-ignore]
     except ImportError as error:
-        raise AnnotatedError('manca la libreria datasets. Installala con: pip install "annotated[corpora]".') from error
+        raise AnnotatedError('manca la libreria datasets. Installala con: pip install datasets.') from error
     datasets.disable_progress_bars()  # la barra la mette `download`
     path, revision = (corpus.repository, corpus.revision) if source is None else (str(source), None)
     data = datasets.load_dataset(path, corpus.config, split=split, revision=revision, streaming=True)

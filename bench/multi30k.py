@@ -43,6 +43,14 @@ def scores(hypotheses: list[str], references: list[str]) -> dict[str, object]:
     return {"tokenized": tokenized.score, "precisions": tokenized.precisions, **vars(evaluate(hypotheses, references))}
 
 
+def read_log(run: Path) -> list[dict[str, float]]:
+    return [json.loads(line) for line in (run / "log.jsonl").read_text("utf-8").splitlines()]
+
+
+def validation(run: Path) -> list[tuple[float, float]]:
+    return [(row["step"], row["valid_loss"]) for row in read_log(run) if "valid_loss" in row]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path)
@@ -50,12 +58,13 @@ def main() -> None:
     parser.add_argument("--hardware", required=True)
     parser.add_argument("--minutes", type=int)
     parser.add_argument("--command", default="annotated train")
+    parser.add_argument("--other", nargs=2, action="append", default=[], metavar=("NOME", "RUN"), help="altre curve")
     args = parser.parse_args()
 
     test = args.data / "test-2016-flickr.tsv"
     pairs = list(read_pairs(test))
     sources, references = [pair.source for pair in pairs], [pair.target for pair in pairs]
-    log = [json.loads(line) for line in (args.run / "log.jsonl").read_text("utf-8").splitlines()]
+    log = read_log(args.run)
     model, tokenizer = load_pretrained(str(args.run))
     last = max(args.run.glob("weights-*.safetensors"))
     results = []
@@ -82,6 +91,7 @@ def main() -> None:
         "beam": BEAM,
         "results": results,
         "log": log,
+        "others": {name: validation(Path(run)) for name, run in args.other},
     }
     OUT.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", "utf-8")
 

@@ -222,7 +222,7 @@ def test_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     no_valid = repository(tmp_path / "senza-valid", "de-en", empty)
     fails(tmp_path, "troppo poche coppie: 300 di train, 0 di test, 0 di valid", name="wmt14-en-de", source=no_valid)
     monkeypatch.setitem(sys.modules, "datasets", None)
-    fails(tmp_path, r'manca la libreria datasets.*pip install "annotated\[corpora\]"', source=source)
+    fails(tmp_path, "manca la libreria datasets.*pip install datasets", source=source)
 
 
 def test_no_network(tmp_path: Path) -> None:

@@ -1,12 +1,14 @@
 """Esegue i quaderni e li tiene in forma canonica: differenze piccole, uscite confrontabili, identificatori stabili.
 
     python tools/quaderni.py esegui [FILE…]      riesegue da capo, salva ed esporta il pacchetto
+    python tools/quaderni.py forma [FILE…]       salva in forma canonica senza rieseguire: basta per la sola prosa
     python tools/quaderni.py verifica [FILE…]    esce con 1 se un quaderno non è in forma canonica
 """
 
 import argparse
 import hashlib
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -22,10 +24,12 @@ METADATA = {
     "language_info": {"name": "python"},
 }
 CELL_METADATA = {"tags", "mystnb"}
+ID = re.compile(r"[0-9a-f]{8}(-\d+)?")
 NO_OUTPUTS = {"nbval-ignore-output", "nbval-skip"}
-COLAB = '''\
-# Solo su Colab: installa il pacchetto `annotated` con il libro e i pesi pubblicati.
+INSTALL = '''\
+# Il quaderno usa il pacchetto `annotated`, con il libro e i pesi pubblicati: su Colab si installa da sé.
 import sys
+from importlib.util import find_spec
 
 if "google.colab" in sys.modules:
     import subprocess
@@ -34,28 +38,31 @@ if "google.colab" in sys.modules:
     if not Path("/content/annotated").exists():
         subprocess.run(["git", "clone", "-q", "--depth=1", "{repository}.git", "/content/annotated"], check=True)
     subprocess.run([sys.executable, "-m", "pip", "install", "-qe", "/content/annotated[corpora,marian]"], check=True)
-    sys.path.insert(0, "/content/annotated")  # un'installazione modificabile vale solo dal prossimo avvio'''
+    sys.path.insert(0, "/content/annotated")  # un'installazione modificabile vale solo dal prossimo avvio
+elif not (find_spec("annotated") and find_spec("annotated.knn")):  # su PyPI «annotated» è un altro progetto
+    raise ImportError("Manca il pacchetto del libro: «git clone {repository}», poi «pip install -e annotated».")'''
 REPOSITORY = yaml.safe_load((BOOK / "_config.yml").read_text("utf-8"))["repository"]["url"]
 
 
-def colab_cell() -> NotebookNode:
-    "La cella che su Colab installa il pacchetto; altrove non fa nulla, e nel libro non si vede."
+def install_cell() -> NotebookNode:
+    "La cella che su Colab installa il pacchetto e altrove dice se manca; nel libro non si vede."
     metadata = {"tags": ["remove-cell", "nbval-skip"]}
-    return nbformat.v4.new_code_cell(COLAB.format(repository=REPOSITORY), metadata=metadata)
+    return nbformat.v4.new_code_cell(INSTALL.format(repository=REPOSITORY), metadata=metadata)
 
 
 def canonical(notebook: NotebookNode) -> NotebookNode:
-    "Solo i metadati ammessi, la cella di Colab al suo posto, identificatori dal contenuto, uscite confrontabili."
+    "Solo i metadati ammessi, la cella d'installazione al suo posto, identificatori stabili, uscite confrontabili."
     notebook.metadata = NotebookNode(METADATA)
     notebook.nbformat, notebook.nbformat_minor = 4, 5
     notebook.cells = [cell for cell in notebook.cells if "google.colab" not in cell.source]
     title = next(i for i, cell in enumerate(notebook.cells) if cell.source.startswith("# "))
-    notebook.cells.insert(title + 1, colab_cell())  # l'etichetta del capitolo sta in una cella sua, prima del titolo
+    notebook.cells.insert(title + 1, install_cell())  # l'etichetta del capitolo sta in una cella sua, prima del titolo
     seen: set[str] = set()
     count = 0
     for cell in notebook.cells:
-        digest = hashlib.sha256(cell.source.encode()).hexdigest()
-        cell.id = next(i for n in range(999) if (i := digest[:8] + (f"-{n}" if n else "")) not in seen)
+        if cell.cell_type == "code" or not ID.fullmatch(cell.id) or cell.id in seen:  # una prosa ritoccata tiene il suo
+            digest = hashlib.sha256(cell.source.encode()).hexdigest()
+            cell.id = next(i for n in range(999) if (i := digest[:8] + (f"-{n}" if n else "")) not in seen)
         seen.add(cell.id)
         cell.metadata = NotebookNode({k: v for k, v in cell.metadata.items() if k in CELL_METADATA})
         if cell.cell_type != "code":
@@ -63,6 +70,7 @@ def canonical(notebook: NotebookNode) -> NotebookNode:
         count += 1
         if NO_OUTPUTS & set(cell.metadata.get("tags", [])):
             cell.outputs = []
+        cell.outputs = merged(cell.outputs)
         for output in cell.outputs:
             if "metadata" in output:
                 output.metadata = NotebookNode()
@@ -72,16 +80,32 @@ def canonical(notebook: NotebookNode) -> NotebookNode:
     return notebook
 
 
+def merged(outputs: list[NotebookNode]) -> list[NotebookNode]:
+    "Le uscite, con i pezzi consecutivi dello stesso flusso riuniti: dove si spezza dipende dal momento."
+    result: list[NotebookNode] = []
+    for output in outputs:
+        if result and output.output_type == "stream" == result[-1].output_type and output.name == result[-1].name:
+            result[-1].text += output.text
+        else:
+            result.append(output)
+    return result
+
+
 def text(notebook: NotebookNode) -> str:
     return nbformat.writes(notebook, version=nbformat.NO_CONVERT).rstrip("\n") + "\n"
+
+
+def reshape(paths: list[Path]) -> int:
+    for path in paths:
+        path.write_text(text(canonical(nbformat.read(path, as_version=4))), encoding="utf-8")
+    return 0
 
 
 def execute(paths: list[Path]) -> int:
     from nbclient import NotebookClient
 
     os.environ["OMP_NUM_THREADS"] = "1"  # le somme dipendono dal numero di thread
-    for path in paths:
-        path.write_text(text(canonical(nbformat.read(path, as_version=4))), encoding="utf-8")
+    reshape(paths)
     subprocess.run([Path(sys.executable).with_name("nbdev-export")], cwd=ROOT, check=True)
     for path in paths:
         notebook = nbformat.read(path, as_version=4)
@@ -101,8 +125,8 @@ def verify(paths: list[Path]) -> int:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("azione", choices=["esegui", "verifica"])
+    parser.add_argument("azione", choices=["esegui", "forma", "verifica"])
     parser.add_argument("file", nargs="*", type=Path)
     arguments = parser.parse_args()
     chosen = arguments.file or sorted(BOOK.glob("*.ipynb"))
-    sys.exit({"esegui": execute, "verifica": verify}[arguments.azione](chosen))
+    sys.exit({"esegui": execute, "forma": reshape, "verifica": verify}[arguments.azione](chosen))
