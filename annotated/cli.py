@@ -5,14 +5,17 @@
 # %% auto #0
 __all__ = ['PRETRAINED', 'MICROLINGUA', 'CORPUS', 'make_parser', 'main']
 
-# %% ../book/90_riga_di_comando.ipynb #8b67cdee
+# %% ../book/90_riga_di_comando.ipynb #551033a9
 import argparse
+import io
+import json
 import os
 import sys
 import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import fields
 from importlib.metadata import version
 from importlib.util import find_spec
 from itertools import islice
@@ -123,7 +126,32 @@ def _first_alone() -> Iterator[None]:
     if rank == 0 and size > 1:
         dist.barrier()
 
-# %% ../book/90_riga_di_comando.ipynb #c966f79b
+# %% ../book/90_riga_di_comando.ipynb #e7fb3473
+def _completed(args: argparse.Namespace, folder: Path) -> argparse.Namespace:
+    "Le opzioni date; poi, per chi riprende, quelle con cui si era cominciato; poi le predefinite."
+    given = {name: value for name, value in vars(args).items() if value is not None}
+    saved: dict[str, Any] = {}
+    with suppress(OSError, ValueError):  # un file che manca o è rovinato non impedisce di riprendere
+        saved = json.loads((folder / "options.json").read_text("utf-8")) if args.resume else {}
+    if "data" in saved:
+        saved["data"] = Path(saved["data"])
+    changed = [name for name in saved.keys() & given.keys() if str(saved[name]) != str(given[name])]
+    if changed:
+        _say(f"{folder}: riprendo con altre opzioni: {', '.join(f'{n} = {given[n]}, era {saved[n]}' for n in changed)}")
+    known = saved | given
+    usual = {"config": "mini", "seed": 1, "repeat": []} | (CORPUS if "data" in known else MICROLINGUA)
+    return argparse.Namespace(**vars(args) | usual | known)
+
+
+def _save_options(args: argparse.Namespace, folder: Path) -> None:
+    names = {"config", "data", "seed", "repeat", "norm_first", "patience", "bf16", "compiled", *CORPUS}
+    options = {name: value for name, value in vars(args).items() if name in names and value is not None}
+    if "data" in options:
+        options["data"] = str(options["data"].resolve())
+    with atomic_write(folder / "options.json") as file:
+        file.write(json.dumps(options, indent=1).encode())
+
+# %% ../book/90_riga_di_comando.ipynb #d5eb3137
 def _train(args: argparse.Namespace) -> None:
     with _processes(args.device) as device:
         _train_on(device, args)
@@ -131,32 +159,34 @@ def _train(args: argparse.Namespace) -> None:
 
 def _train_on(device: torch.device, args: argparse.Namespace) -> None:
     started = time.perf_counter()
+    folder = args.out or Path("runs") / (args.config or "mini")
+    args = _completed(args, folder)
     max_len = Config.preset(args.config, vocab_size=1).max_len  # un nome sbagliato si scopre subito
-    folder = args.out or Path("runs") / args.config
     if (folder / "model.safetensors").exists() and not args.resume:
         raise AnnotatedError(f"{folder}: contiene già un modello. Continualo con --resume o scegli un'altra --out.")
     if args.tensorboard and find_spec("tensorboard") is None:
         raise AnnotatedError("--tensorboard: manca il pacchetto. Installalo con «pip install tensorboard».")
-    defaults = CORPUS if args.data else MICROLINGUA
-    options = {name: value if (value := getattr(args, name)) is not None else defaults[name] for name in defaults}
-    vocab_size, dropout = options.pop("vocab_size"), options.pop("dropout")
+    if args.resume and not (folder / "state.safetensors").exists():
+        _say(f"{folder}: non c'è nulla da riprendere, comincio da capo")
     with _first_alone():
-        tokenizer, training, validation = _corpora(args, folder, vocab_size, max_len)
+        tokenizer, training, validation = _corpora(args, folder, args.vocab_size, max_len)
     for name, corpus in (("addestramento", training), ("validazione", validation)):
         if not len(corpus):
             raise AnnotatedError(f"{args.data}: nessuna coppia di {name} entra in {max_len} pezzi. Dividi le frasi.")
         if corpus.skipped:
             _say(f"{name}: scartate {corpus.skipped:,} coppie più lunghe di {max_len} pezzi")
     torch.manual_seed(args.seed)
-    changes = {"norm_first": args.norm_first} | ({} if dropout is None else {"dropout": dropout})
+    changes = {"norm_first": bool(args.norm_first)} | ({} if args.dropout is None else {"dropout": args.dropout})
     model = Transformer(Config.preset(args.config, tokenizer.vocab_size, **changes)).to(device)
     parameters = sum(p.numel() for p in model.parameters())
     ready = time.perf_counter() - started
     _say(f"{args.config}: {parameters:,} parametri, {len(training):,} coppie, {device}; pronto in {ready:.1f} s")
     automatic = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
-    bf16 = automatic if args.bf16 is None else args.bf16
-    others = {name: getattr(args, name) for name in ("patience", "compiled", "tensorboard", "seed")}
-    train(model, tokenizer, training, validation, TrainingConfig(**options, **others, bf16=bf16), folder, args.resume)
+    options = {field.name: getattr(args, field.name) for field in fields(TrainingConfig)}
+    options |= {"bf16": automatic if args.bf16 is None else args.bf16, "compiled": bool(args.compiled)}
+    if world()[0] == 0:
+        _save_options(args, folder)
+    train(model, tokenizer, training, validation, TrainingConfig(**options), folder, bool(args.resume))
     if not args.data:
         _measure_unseen(folder, device)
     _say(f'fatto in {time.perf_counter() - started:.0f} s. Prova: annotated translate --model {folder} "The animal …"')
@@ -169,7 +199,7 @@ def _measure_unseen(folder: Path, device: torch.device) -> None:
     scores = evaluate(hypotheses, [pair.target for pair in unseen])
     _say(f"coppie di nomi mai viste insieme: {scores.exact:.1%} di frasi tradotte esattamente")
 
-# %% ../book/90_riga_di_comando.ipynb #9862deba
+# %% ../book/90_riga_di_comando.ipynb #1fce2dbd
 def _model(args: argparse.Namespace) -> tuple[Transformer, Tokenizer]:
     device = _device(args.device)
     if args.precision == "int8" and device.type != "cpu":
@@ -189,8 +219,12 @@ def _chunks(lines: Iterator[str], size: int = 1000) -> Iterator[tuple[int, list[
 def _translate(args: argparse.Namespace) -> None:
     if args.text is not None and args.input:
         raise AnnotatedError("o una frase o --input, non tutti e due.")
+    if args.output and args.output.is_dir():
+        raise AnnotatedError(f"{args.output}: è una cartella. Aggiungi il nome del file.")
     model, tokenizer = _model(args)
     origin = "standard input"
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape")  # la riga guasta la nomina chi la traduce
     lines: Iterator[str] = (line.rstrip("\n") for line in sys.stdin)
     if args.text is not None:
         origin, lines = "frase", iter([args.text])
@@ -256,11 +290,18 @@ def _prepare(args: argparse.Namespace) -> None:
     _say(str(prepare(args.source, args.target, args.out, args.held_out, args.seed, progress=True)))
     _say(f"Ora: annotated train --data {args.out} --config tiny --vocab-size 4000")
 
-# %% ../book/90_riga_di_comando.ipynb #b126bbfd
+# %% ../book/90_riga_di_comando.ipynb #528997b2
 def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) == 0:
         raise argparse.ArgumentTypeError(f"serve un intero positivo, non «{text}»")
     return int(text)
+
+
+def _rate(text: str) -> float:
+    with suppress(ValueError):
+        if float(text) > 0:
+            return float(text)
+    raise argparse.ArgumentTypeError(f"serve un numero positivo, non «{text}»")
 
 
 def _repetition(text: str) -> tuple[str, int]:
@@ -276,13 +317,12 @@ def _share(text: str) -> float:
             return float(text)
     raise argparse.ArgumentTypeError(f"serve un numero fra 0 e 1, non «{text}»")
 
-# %% ../book/90_riga_di_comando.ipynb #f0f28852
+# %% ../book/90_riga_di_comando.ipynb #b82fb09a
 _ITALIAN = {  # le frasi di argparse, che parla inglese
     "usage: ": "uso: ",
     "options": "opzioni",
     "positional arguments": "argomenti",
     "show this help message and exit": "mostra questo aiuto ed esce",
-    "show program's version number and exit": "mostra la versione ed esce",
     "unrecognized arguments: %s": "argomenti sconosciuti: %s",
     "the following arguments are required: %s": "mancano: %s",
     "expected one argument": "manca il valore",
@@ -298,36 +338,39 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"errore: {message}. Prova «{self.prog} --help».\n")
 
-# %% ../book/90_riga_di_comando.ipynb #dca21bd0
+# %% ../book/90_riga_di_comando.ipynb #5108d436
 def make_parser() -> argparse.ArgumentParser:
     "I comandi e le loro opzioni."
     argparse._ = lambda text: _ITALIAN.get(text, text)  # type: ignore[attr-defined]
     parser = _Parser(prog="annotated", description="Il Transformer annotato: addestra, traduce, valuta.")
-    parser.add_argument("--version", action="version", version=f"annotated {version('annotated')}")
+    parser.add_argument("--version", action="version", help="mostra la versione ed esce", version=f"annotated {version('annotated')}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="comando", title="comandi")
     device = "cuda" if torch.cuda.is_available() else "cpu"
 
+    def usual(name: str) -> str:
+        return f" (predefinito: {MICROLINGUA[name]}; con --data {CORPUS[name]})"
+
     p = commands.add_parser("train", help="addestra un modello")
     p.add_argument("--data", type=Path, metavar="CARTELLA", help="train*.tsv e valid.tsv; senza, la microlingua")
-    p.add_argument("--config", default="mini", metavar="NOME", help=f"{', '.join(PRESETS)} (predefinito: mini)")
+    p.add_argument("--config", metavar="NOME", help=f"{', '.join(PRESETS)} (predefinito: mini)")
     p.add_argument("--out", type=Path, metavar="CARTELLA", help="dove scrivere (predefinita: runs/NOME)")
-    p.add_argument("--resume", action="store_true", help="riprende l'addestramento interrotto in --out")
-    p.add_argument("--norm-first", action="store_true", help="Pre-LN invece di Post-LN")
-    p.add_argument("--vocab-size", type=_positive, metavar="V", help="pezzi del vocabolario")
-    p.add_argument("--max-steps", type=_positive, metavar="N", help="passi di addestramento")
-    p.add_argument("--max-tokens", type=_positive, metavar="N", help="pezzi per lotto")
-    p.add_argument("--warmup", type=_positive, metavar="N", help="passi di salita del learning rate")
-    p.add_argument("--factor", type=float, metavar="X", help="moltiplica il learning rate")
+    p.add_argument("--resume", action="store_true", help="riprende l'addestramento in --out, con le sue opzioni")
+    p.add_argument("--norm-first", action="store_true", default=None, help="Pre-LN invece di Post-LN")
+    p.add_argument("--vocab-size", type=_positive, metavar="V", help="pezzi del vocabolario" + usual("vocab_size"))
+    p.add_argument("--max-steps", type=_positive, metavar="N", help="passi di addestramento" + usual("max_steps"))
+    p.add_argument("--max-tokens", type=_positive, metavar="N", help="pezzi per lotto" + usual("max_tokens"))
+    p.add_argument("--warmup", type=_positive, metavar="N", help="passi di salita del learning rate" + usual("warmup"))
+    p.add_argument("--factor", type=_rate, metavar="X", help="moltiplica il learning rate" + usual("factor"))
     p.add_argument("--dropout", type=_share, metavar="P", help="quota di uscite azzerate (predefinita: della forma)")
     p.add_argument("--smoothing", type=_share, metavar="E", help="label smoothing")
-    p.add_argument("--valid-every", type=_positive, metavar="N", help="passi fra due validazioni")
-    p.add_argument("--average", type=_positive, metavar="N", help="il modello è la media degli ultimi N checkpoint")
+    p.add_argument("--valid-every", type=_positive, metavar="N", help="passi fra due validazioni" + usual("valid_every"))
+    p.add_argument("--average", type=_positive, metavar="N", help="il modello è la media degli ultimi N checkpoint" + usual("average"))
     p.add_argument("--patience", type=_positive, metavar="N", help="si ferma dopo N validazioni senza migliorare")
-    p.add_argument("--repeat", type=_repetition, action="append", default=[], metavar="FONTE=N", help="usa una fonte N volte; 0 = mai")
+    p.add_argument("--repeat", type=_repetition, action="append", metavar="FONTE=N", help="usa una fonte N volte; 0 = mai")
     p.add_argument("--bf16", action=argparse.BooleanOptionalAction, help="bfloat16 (predefinito: se la GPU lo ha)")
-    p.add_argument("--compile", dest="compiled", action="store_true", help="usa torch.compile")
+    p.add_argument("--compile", dest="compiled", action="store_true", default=None, help="usa torch.compile")
     p.add_argument("--tensorboard", action="store_true", help="scrive il diario anche per TensorBoard")
-    p.add_argument("--seed", type=int, default=1, metavar="N", help="seme dei numeri casuali (predefinito: 1)")
+    p.add_argument("--seed", type=int, metavar="N", help="seme dei numeri casuali (predefinito: 1)")
     p.set_defaults(run=_train)
 
     p = commands.add_parser("translate", help="traduce una frase, un file o lo standard input")
@@ -378,7 +421,7 @@ def make_parser() -> argparse.ArgumentParser:
         p.add_argument("--device", default=device, help=f"cpu o cuda (predefinito: {device})")
     return parser
 
-# %% ../book/90_riga_di_comando.ipynb #9110b357
+# %% ../book/90_riga_di_comando.ipynb #5e59aa6c
 def main(
     argv: list[str] | None = None,  # gli argomenti; None = quelli della riga di comando
 ) -> int:  # 0 se è andata bene, 1 se i dati o il comando sono sbagliati, 130 se interrotto
@@ -390,6 +433,6 @@ def main(
         _say(f"errore: {error}")
         return 1
     except KeyboardInterrupt as stop:
-        _say(f"interrotto: {stop or 'ciò che era salvato resta'}.")
+        _say(f"interrotto: {str(stop) or 'ciò che era salvato resta'}.")
         return 130
     return 0

@@ -188,7 +188,7 @@ def split_half(
     picks = torch.stack([values[order[:half]].mean(0).argmax() for order in orders])
     return picks, torch.stack([values[order[half:], pick].mean() for order, pick in zip(orders, picks, strict=True)])
 
-# %% ../book/21_it_animal.ipynb #d97d236c
+# %% ../book/21_it_animal.ipynb #df90e222
 @torch.inference_mode()
 def log_probs(
     model: Transformer,
@@ -198,6 +198,8 @@ def log_probs(
     batch: int = 64,
 ) -> Tensor:  # (n,), in nat
     "La log-probabilità che il modello dà a ogni traduzione, fine di frase compresa (*teacher forcing*)."
+    if len(sources) != len(targets):
+        raise AnnotatedError(f"{len(sources)} frasi e {len(targets)} traduzioni: devono essere altrettante.")
     totals, device = [], next(model.parameters()).device
     for start in range(0, len(sources), batch):
         rows = slice(start, start + batch)

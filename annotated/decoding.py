@@ -111,7 +111,7 @@ def beam_search(
         for row in zip(best.tolist(), texts.tolist(), strict=True)
     ]
 
-# %% ../book/16_decodifica.ipynb #112b324b
+# %% ../book/16_decodifica.ipynb #d3f03395
 def encode_sources(
     tokenizer: Tokenizer,
     sentences: list[str],
@@ -120,6 +120,13 @@ def encode_sources(
     first: int = 1,  # il numero di riga della prima
 ) -> list[list[int]]:  # i pezzi di ogni frase, EOS compreso
     "Divide in pezzi le frasi da tradurre; `AnnotatedError`, con la riga, se una è vuota o troppo lunga."
+    if isinstance(sentences, str):
+        raise AnnotatedError(f"{origin}: serve una lista di frasi, non una frase sola. Scrivi [frase].")
+    for number, text in enumerate(sentences, first):
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:  # byte che Python non ha saputo decodificare
+            raise AnnotatedError(f"{origin}, riga {number}: non è UTF-8. Correggi quella riga.") from error
     encoded = [[*ids, EOS] for ids in tokenizer.encode(sentences)]
     for number, ids in enumerate(encoded, first):
         if len(ids) == 1:
@@ -130,7 +137,7 @@ def encode_sources(
             )
     return encoded
 
-# %% ../book/16_decodifica.ipynb #8b4b7171
+# %% ../book/16_decodifica.ipynb #f05f3d04
 def translate(
     model: Transformer,
     tokenizer: Tokenizer,
@@ -146,6 +153,8 @@ def translate(
 
     Solleva `AnnotatedError` se una frase è vuota o più lunga di `max_len`, prima di tradurre.
     """
+    if beam < 1:
+        raise AnnotatedError(f"beam = {beam}: serve almeno un'ipotesi.")
     device = next(model.parameters()).device
     encoded = encode_sources(tokenizer, sentences, model.config.max_len, origin, first)
     order = sorted(range(len(encoded)), key=lambda i: -len(encoded[i]))
@@ -160,7 +169,7 @@ def translate(
             bar.update(len(chunk))
     return translations
 
-# %% ../book/16_decodifica.ipynb #9076ae58
+# %% ../book/16_decodifica.ipynb #0017aa25
 PRECISIONS = ("fp32", "bf16", "int8")
 
 
@@ -185,6 +194,8 @@ def with_precision(
 
     «bf16» arrotonda tutti i pesi a bfloat16. «int8» tiene in un byte quelli degli strati lineari: solo su CPU.
     """
+    if precision not in PRECISIONS:
+        raise AnnotatedError(f"precisione «{precision}» sconosciuta. Scegli fra: {', '.join(PRECISIONS)}.")
     if precision == "fp32":
         return model
     model = copy.deepcopy(model)

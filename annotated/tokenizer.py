@@ -16,7 +16,7 @@ import sentencepiece as spm
 
 from .common import BOS, EOS, PAD, UNK, AnnotatedError, atomic_write, reason
 
-# %% ../book/11_tokenizzazione.ipynb #2eada57b
+# %% ../book/11_tokenizzazione.ipynb #b3ab5a38
 class Tokenizer:
     "Divide le frasi in pezzi (BPE) e le ricompone; un solo vocabolario per le due lingue."
 
@@ -92,6 +92,10 @@ class Tokenizer:
         except RuntimeError as error:
             if failures:
                 raise failures[0] from None
+            if least := re.search(r"required_chars\. \d+ vs (\d+)", str(error)):
+                raise AnnotatedError(
+                    f"un vocabolario di {vocab_size} pezzi non basta ai caratteri del testo: chiedine almeno {least[1]} (--vocab-size)."
+                ) from error
             limit = re.search(r"<= (\d+)", str(error))
             advice = f"al più {limit[1]}" if limit else "meno"
             raise AnnotatedError(

@@ -147,7 +147,7 @@ def load_model(
     _restore(model, _load_weights(folder, tokenizer), folder)
     return model.to(device).eval(), tokenizer
 
-# %% ../book/15_addestramento.ipynb #669e305c
+# %% ../book/15_addestramento.ipynb #a8cc8b5e
 _PACKAGE = find_spec("annotated")
 MODELS = Path(_PACKAGE.origin or "").parents[1] / "models" if _PACKAGE else Path("models")  # i pesi pubblicati
 
@@ -159,7 +159,7 @@ def load_pretrained(
     folder = Path(name) if Path(name).is_dir() else MODELS / name
     if not folder.is_dir():
         published = ", ".join(path.name for path in sorted(MODELS.glob("*/")))
-        advice = f"Ci sono: {published}." if published else f"In {MODELS} non c'è nulla: i pesi sono nel deposito del libro."
+        advice = f"Ci sono: {published}." if published else "I pesi stanno con i sorgenti: installali con «pip install -e .», o indica una cartella."
         raise AnnotatedError(f"modello «{name}»: non è una cartella, né un modello pubblicato. {advice}")
     return load_model(folder, device)
 

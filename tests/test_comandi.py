@@ -77,6 +77,20 @@ def test_resume_equals_uninterrupted(tmp_path: Path) -> None:
     assert whole["model.safetensors"] == resumed["model.safetensors"]
 
 
+def test_resume_remembers_the_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = write_data(tmp_path / "dati")
+    for name in ("ridette", "taciute"):
+        assert train(data, tmp_path / name, 4, "--warmup", "30", "--norm-first", "--average", "2") == 0
+    assert train(data, tmp_path / "ridette", 8, "--warmup", "30", "--norm-first", "--average", "2", "--resume") == 0
+    capsys.readouterr()
+    assert main(["train", "--resume", "--max-steps", "8", "--out", str(tmp_path / "taciute"), "--device", "cpu"]) == 0
+    assert "max_steps = 8, era 4" in capsys.readouterr().err
+    told, silent = (files(tmp_path / name) for name in ("ridette", "taciute"))
+    assert told["model.safetensors"] == silent["model.safetensors"]
+    assert train(data, tmp_path / "nuova", 4, "--resume") == 0
+    assert "non c'è nulla da riprendere" in capsys.readouterr().err
+
+
 def test_killed_run_resumes(tmp_path: Path) -> None:
     data, out = write_data(tmp_path / "dati"), tmp_path / "modello"
     command = [ANNOTATED, "train", "--data", str(data), "--out", str(out)]
@@ -212,6 +226,11 @@ def test_bad_text(model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 
 BAD_OPTIONS = [
     ("preset", ["train", "--config", "enorme"], "configurazione «enorme» sconosciuta"),
+    ("pezzi", ["train", "--vocab-size", "8"], "8 pezzi non basta ai caratteri del testo: chiedine almeno"),
+    ("fattore", ["train", "--factor", "-1"], "serve un numero positivo, non «-1»"),
+    ("codifica", ["translate", "--model", "mini", "caff\udce9"], "frase, riga 1: non è UTF-8"),
+    ("uscita", ["translate", "--model", "mini", "--output", "/tmp", "Hi."], "/tmp: è una cartella"),
+    ("ipotesi", ["translate", "--beam", "0", "Hi."], "serve un intero positivo, non «0»"),
     ("numero", ["train", "--max-steps", "-3"], "serve un intero positivo, non «-3»"),
     ("opzione", ["train", "--modello", "x"], "argomenti sconosciuti: --modello x"),
     ("comando", ["traduci"], "'traduci' non esiste"),
