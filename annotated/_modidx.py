@@ -7,6 +7,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                'annotated.cli._Parser.error': ('riga_di_comando.html#_parser.error', 'annotated/cli.py'),
                                'annotated.cli._attention': ('riga_di_comando.html#_attention', 'annotated/cli.py'),
                                'annotated.cli._check_sources': ('riga_di_comando.html#_check_sources', 'annotated/cli.py'),
+                               'annotated.cli._chosen': ('riga_di_comando.html#_chosen', 'annotated/cli.py'),
                                'annotated.cli._chunks': ('riga_di_comando.html#_chunks', 'annotated/cli.py'),
                                'annotated.cli._completed': ('riga_di_comando.html#_completed', 'annotated/cli.py'),
                                'annotated.cli._corpora': ('riga_di_comando.html#_corpora', 'annotated/cli.py'),

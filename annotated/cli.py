@@ -126,30 +126,32 @@ def _first_alone() -> Iterator[None]:
     if rank == 0 and size > 1:
         dist.barrier()
 
-# %% ../book/90_riga_di_comando.ipynb #e7fb3473
+# %% ../book/90_riga_di_comando.ipynb #f35f14c3
+def _chosen(args: argparse.Namespace) -> dict[str, Any]:
+    "Le opzioni che decidono un addestramento, quelle date, come si scrivono in un file JSON."
+    names = {"config", "data", "seed", "repeat", "norm_first", "patience", "bf16", "compiled", *CORPUS}
+    chosen = {name: value for name, value in vars(args).items() if name in names and value is not None}
+    return json.loads(json.dumps(chosen, default=lambda path: str(path.resolve())))
+
+
 def _completed(args: argparse.Namespace, folder: Path) -> argparse.Namespace:
     "Le opzioni date; poi, per chi riprende, quelle con cui si era cominciato; poi le predefinite."
-    given = {name: value for name, value in vars(args).items() if value is not None}
+    given: dict[str, Any] = _chosen(args)
     saved: dict[str, Any] = {}
     with suppress(OSError, ValueError):  # un file che manca o è rovinato non impedisce di riprendere
         saved = json.loads((folder / "options.json").read_text("utf-8")) if args.resume else {}
-    if "data" in saved:
-        saved["data"] = Path(saved["data"])
-    changed = [name for name in saved.keys() & given.keys() if str(saved[name]) != str(given[name])]
+    changed = sorted(name for name in saved.keys() & given.keys() if saved[name] != given[name])
     if changed:
         _say(f"{folder}: riprendo con altre opzioni: {', '.join(f'{n} = {given[n]}, era {saved[n]}' for n in changed)}")
-    known = saved | given
-    usual = {"config": "mini", "seed": 1, "repeat": []} | (CORPUS if "data" in known else MICROLINGUA)
-    return argparse.Namespace(**vars(args) | usual | known)
+    usual = {"config": "mini", "seed": 1, "repeat": []} | (CORPUS if "data" in saved | given else MICROLINGUA)
+    known = usual | {name: Path(value) if name == "data" else value for name, value in saved.items()}
+    missing = {name: value for name, value in known.items() if getattr(args, name) is None}
+    return argparse.Namespace(**vars(args) | missing)
 
 
 def _save_options(args: argparse.Namespace, folder: Path) -> None:
-    names = {"config", "data", "seed", "repeat", "norm_first", "patience", "bf16", "compiled", *CORPUS}
-    options = {name: value for name, value in vars(args).items() if name in names and value is not None}
-    if "data" in options:
-        options["data"] = str(options["data"].resolve())
     with atomic_write(folder / "options.json") as file:
-        file.write(json.dumps(options, indent=1).encode())
+        file.write(json.dumps(_chosen(args), indent=1).encode())
 
 # %% ../book/90_riga_di_comando.ipynb #d5eb3137
 def _train(args: argparse.Namespace) -> None:

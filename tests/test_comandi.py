@@ -80,11 +80,13 @@ def test_resume_equals_uninterrupted(tmp_path: Path) -> None:
 def test_resume_remembers_the_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = write_data(tmp_path / "dati")
     for name in ("ridette", "taciute"):
-        assert train(data, tmp_path / name, 4, "--warmup", "30", "--norm-first", "--average", "2") == 0
-    assert train(data, tmp_path / "ridette", 8, "--warmup", "30", "--norm-first", "--average", "2", "--resume") == 0
+        first = ("--warmup", "30", "--norm-first", "--average", "2", "--repeat", "prova=2")
+        assert train(data, tmp_path / name, 4, *first) == 0
+    again = ("--warmup", "30", "--norm-first", "--average", "2", "--repeat", "prova=2", "--resume")
+    assert train(data, tmp_path / "ridette", 8, *again) == 0
     capsys.readouterr()
     assert main(["train", "--resume", "--max-steps", "8", "--out", str(tmp_path / "taciute"), "--device", "cpu"]) == 0
-    assert "max_steps = 8, era 4" in capsys.readouterr().err
+    assert "riprendo con altre opzioni: max_steps = 8, era 4\n" in capsys.readouterr().err
     told, silent = (files(tmp_path / name) for name in ("ridette", "taciute"))
     assert told["model.safetensors"] == silent["model.safetensors"]
     assert train(data, tmp_path / "nuova", 4, "--resume") == 0
