@@ -6,6 +6,7 @@ export OMP_NUM_THREADS = 1
 .PHONY: libro test quaderni base
 
 libro: .venv/pronto
+	$(BIN)/python tools/quaderni.py anticipa
 	$(BIN)/jupyter-book build -W -n --keep-going book
 
 test: libro

@@ -2,6 +2,7 @@
 
     python tools/quaderni.py esegui [FILE…]      riesegue da capo, salva ed esporta il pacchetto
     python tools/quaderni.py forma [FILE…]       salva in forma canonica senza rieseguire: basta per la sola prosa
+    python tools/quaderni.py anticipa [FILE…]    esegue per il libro, due alla volta, quelli il cui codice è cambiato
     python tools/quaderni.py verifica [FILE…]    esce con 1 se un quaderno non è in forma canonica
 """
 
@@ -11,14 +12,18 @@ import os
 import re
 import subprocess
 import sys
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import nbformat
 import yaml
+from jupyter_cache import get_cache
 from nbformat import NotebookNode
+from tqdm import tqdm
 
 ROOT = Path(__file__).resolve().parent.parent
 BOOK = ROOT / "book"
+CACHE = BOOK / "_build" / ".jupyter_cache"  # quella di jupyter-book
 METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
@@ -116,6 +121,23 @@ def execute(paths: list[Path]) -> int:
     return 0
 
 
+def run_for_book(key: int) -> None:
+    from jupyter_cache.executors import load_executor
+
+    load_executor("local-serial", get_cache(CACHE)).run_and_cache(filter_pks=[key], timeout=300)
+
+
+def anticipate(paths: list[Path]) -> int:
+    "Riempie la cache da cui il libro prende le uscite; un quaderno che fallisce lo dirà la costruzione, con la cella."
+    cache = get_cache(CACHE)
+    for path in paths:
+        cache.add_nb_to_project(str(path))
+    stale = [record.pk for record in cache.list_unexecuted()]
+    with ProcessPoolExecutor(2) as pool:
+        list(tqdm(pool.map(run_for_book, stale), desc="quaderni eseguiti", total=len(stale), disable=not stale))
+    return 0
+
+
 def verify(paths: list[Path]) -> int:
     bad = [p.name for p in paths if p.read_text("utf-8") != text(canonical(nbformat.read(p, as_version=4)))]
     if bad:
@@ -123,10 +145,12 @@ def verify(paths: list[Path]) -> int:
     return bool(bad)
 
 
+ACTIONS = {"esegui": execute, "forma": reshape, "anticipa": anticipate, "verifica": verify}
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("azione", choices=["esegui", "forma", "verifica"])
+    parser.add_argument("azione", choices=ACTIONS)
     parser.add_argument("file", nargs="*", type=Path)
     arguments = parser.parse_args()
     chosen = arguments.file or sorted(BOOK.glob("*.ipynb"))
-    sys.exit({"esegui": execute, "forma": reshape, "verifica": verify}[arguments.azione](chosen))
+    sys.exit(ACTIONS[arguments.azione](chosen))
