@@ -9,6 +9,7 @@ from contextlib import suppress
 from functools import singledispatchmethod
 from html import escape
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 from urllib.parse import urljoin
 
@@ -141,7 +142,7 @@ class Markdown:
         items = []
         for position, item in enumerate(node.children, node.get("start", 1)):
             mark = f"{position}. " if ordered else "- "
-            items.append(mark + self.blocks(item.children).replace("\n", "\n" + " " * len(mark)))
+            items.append(mark + indent(self.blocks(item.children), " " * len(mark)).lstrip())
         return "\n".join(items)
 
     @text.register
@@ -210,7 +211,7 @@ class Edition:
         for figure in node.findall(nodes.figure):
             self.add(self.markdown.text(figure))
         if "markdown_format" in node["cell_metadata"].get("mystnb", {}):
-            text = self.markdown.blocks(output for output in node.children if output["nb_element"] == "cell_code_output")
+            text = self.markdown.blocks(part for part in node.children if part.get("nb_element") == "cell_code_output")
             self.cells[-1].outputs = [new_output("display_data", {"text/markdown": text})]
 
     def set_aside(self, solution: nodes.Element) -> None:
@@ -235,8 +236,9 @@ class Edition:
             code = re.sub(r"^#\|.*\n?", "", cell.source, flags=re.MULTILINE)
             if cell.cell_type == "code" and code:
                 tags = cell.metadata.get("tags", [])
-                hidden = {"cellView": "form", "jupyter": {"source_hidden": True}} if "hide-input" in tags else {}
-                metadata = {"tags": tags, **hidden}
+                metadata = {"tags": tags}
+                if {"hide-input", "remove-cell"} & {*tags}:
+                    metadata |= {"cellView": "form", "jupyter": {"source_hidden": True}}
                 count = cell.get("execution_count")
                 self.cells.append(new_code_cell(code, metadata=metadata, outputs=cell.outputs, execution_count=count))
         self.taken = max(self.taken, end)
@@ -245,7 +247,7 @@ class Edition:
 def executed(app: Sphinx, page: str) -> NotebookNode:
     "Il quaderno con le uscite. In `jupyter_execute` myst-nb non le mette, se le prende dalla cache."
     notebook = nbformat.read(app.env.doc2path(page), as_version=4)
-    config = app.env.mystnb_config
+    config = app.env.mystnb_config  # type: ignore[attr-defined]  # lo aggiunge myst-nb
     if config.execution_mode == "cache":
         with suppress(KeyError):
             _, notebook = get_cache(config.execution_cache_path).merge_match_into_notebook(notebook, cell_meta=())
