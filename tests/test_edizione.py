@@ -146,7 +146,7 @@ FIRST = r'''
 
 Vedi {numref}`cap-due`, il {numref}`cap. %s <cap-due>`, «{ref}`cap-due`», la {eq}`eq-somma`, la {numref}`fig-uno`,
 {cite}`luce1999` e {cite:t}`luce1999`; ma `{numref}` nel codice e $\{ref\}`x`$ nella formula restano.
-Un 2 * 3 * 4 e un a_b.
+Un \*asterisco\*, un \_tratto\_ e un a_b.
 
 $$
 a = b
@@ -210,9 +210,10 @@ def cells(tmp_path_factory: pytest.TempPathFactory) -> list[NotebookNode]:
     folder = tmp_path_factory.mktemp("libro")
     opening, references, exercises, end = map(new_markdown_cell, map(str.strip, FIRST))
     setup = new_code_cell("import sys", metadata={"tags": ["remove-cell"]})
+    default = new_code_cell("#| default_exp m", metadata={"tags": ["remove-cell"]})
     exported = new_code_cell("#| export\nx = 2")
     figure = new_code_cell("draw(x)", metadata=CAPTION, outputs=[SVG])
-    chapter = [opening, setup, new_code_cell("#| default_exp m"), references, exported, figure]
+    chapter = [opening, setup, default, references, exported, figure]
     chapter += [exercises, new_code_cell("x * x"), end]
     kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
     nbformat.write(new_notebook(cells=chapter, metadata=kernel), folder / "uno.ipynb")
@@ -258,7 +259,7 @@ def test_references_say_what_the_page_says(cells: list[NotebookNode]) -> None:
     assert "la [(1.1)](https://s/uno.html#equation-eq-somma), la [figura 1.1](https://s/uno.html#fig-uno)" in text
     assert f"[[Luce, 1999]({book})] e Luce [[1999]({book})]" in text
     assert r"`{numref}` nel codice e $\{ref\}`x`$ nella formula" in text and 'x = "{numref}`y`"' in text
-    assert readable(text).endswith('x = "{numref}`y`"') and "Un 2 * 3 * 4 e un a_b." in readable(text)
+    assert readable(text).endswith('x = "{numref}`y`"') and "Un *asterisco*, un _tratto_ e un a_b." in readable(text)
 
 
 def test_blocks(cells: list[NotebookNode]) -> None:
