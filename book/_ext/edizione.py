@@ -231,7 +231,10 @@ class Edition:
             self.cells.append(new_markdown_cell(text))
 
     def take_code(self, end: int) -> None:
-        "Le celle di codice fino a `end`, anche quelle che la pagina non mostra; non le direttive per il pacchetto."
+        """Le celle di codice fino a `end`, anche quelle che la pagina non mostra; non le direttive per il pacchetto.
+
+        Dopo la prima soluzione vanno tutte in fondo: il codice si esegue nello stesso ordine che nel libro.
+        """
         for cell in self.source[self.taken : end]:
             code = re.sub(r"^#\|.*\n?", "", cell.source, flags=re.MULTILINE)
             if cell.cell_type == "code" and code:
@@ -240,7 +243,8 @@ class Edition:
                 if {"hide-input", "remove-cell"} & {*tags}:
                     metadata |= {"cellView": "form", "jupyter": {"source_hidden": True}}
                 count = cell.get("execution_count")
-                self.cells.append(new_code_cell(code, metadata=metadata, outputs=cell.outputs, execution_count=count))
+                cells = self.solutions or self.cells
+                cells.append(new_code_cell(code, metadata=metadata, outputs=cell.outputs, execution_count=count))
         self.taken = max(self.taken, end)
 
 
