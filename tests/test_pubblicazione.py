@@ -1,6 +1,8 @@
 """Ciò che serve a pubblicare: indirizzi scritti in un posto solo, file per chi cita e contribuisce, il sito servito."""
 
+import os
 import re
+import subprocess
 import tomllib
 from collections.abc import Iterator
 from functools import partial
@@ -48,11 +50,37 @@ def test_version_is_the_same_everywhere() -> None:
 def test_workflow_uses_official_actions_with_a_version() -> None:
     text = (ROOT / ".github" / "workflows" / "libro.yml").read_text("utf-8")
     actions = re.findall(r"uses: (\S+)", text)
-    assert len(actions) == 4 and all(re.fullmatch(r"actions/[\w-]+@v\d+", action) for action in actions)
+    assert len(actions) == 5 and all(re.fullmatch(r"actions/[\w-]+@v\d+", action) for action in actions)
     jobs = yaml.safe_load(text)["jobs"]
     assert jobs["pubblica"]["needs"] == "prove" and any(
         step.get("run") == "make test" for step in jobs["prove"]["steps"]
     )
+
+
+def test_workflow_rewrites_the_branch_that_colab_opens(tmp_path: Path) -> None:
+    "Il suo passo, con un artefatto e un deposito finti, lascia sul ramo i soli quaderni, in un commit senza passato."
+    jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "libro.yml").read_text("utf-8"))["jobs"]
+    assert jobs["pubblica"]["if"] == "github.ref == 'refs/heads/main'" and "permissions" not in jobs["prove"]
+    (tmp_path / "sito" / "quaderni").mkdir(parents=True)
+    (tmp_path / "sito" / "intro.html").touch()
+    store, git = tmp_path / "annotated.git", ["git", "--git-dir", str(tmp_path / "annotated.git")]
+    subprocess.run(["git", "init", "-q", "--bare", store], check=True)
+    redirect = {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": f"url.{tmp_path}/.insteadOf"}
+    redirect |= {"GIT_CONFIG_VALUE_0": "https://x-access-token:segreto@github.com/chi/"}
+    environment = (
+        os.environ | redirect | {"TOKEN": "segreto", "GITHUB_SHA": "0" * 40, "GITHUB_REPOSITORY": "chi/annotated"}
+    )
+    for name in ("vecchio.ipynb", "nuovo.ipynb"):
+        run = tmp_path / name
+        run.mkdir()
+        (tmp_path / "sito" / "quaderni" / name).touch()
+        subprocess.run(["tar", "-cf", run / "artifact.tar", "-C", tmp_path / "sito", "."], check=True)
+        (tmp_path / "sito" / "quaderni" / name).unlink()
+        subprocess.run(["bash", "-e", "-c", jobs["pubblica"]["steps"][-1]["run"]], cwd=run, env=environment, check=True)
+        shown = subprocess.run([*git, "ls-tree", "--name-only", "quaderni"], capture_output=True, text=True, check=True)
+        assert shown.stdout.split() == [name]
+    count = subprocess.run([*git, "rev-list", "--count", "quaderni"], capture_output=True, text=True, check=True)
+    assert count.stdout.strip() == "1"
 
 
 @pytest.mark.parametrize("name", ["errore-nel-testo", "errore-nel-codice", "proposta"])
@@ -109,6 +137,15 @@ def test_served_pages_ask_only_their_own_host(browser: Browser, site: str, page:
     assert len(responses) > 5
     assert not [r.url for r in responses if not r.url.startswith((site, "data:", "blob:"))]
     assert not [r.url for r in responses if r.status != 200]
+
+
+def test_download_button_saves_the_notebook(browser: Browser, site: str) -> None:
+    page = browser.new_page()
+    page.goto(f"{site}{Site.prefix}02_attenzione.html")
+    with page.expect_download() as download:
+        page.locator("a[download]").evaluate("link => link.click()")
+    assert download.value.suggested_filename == "02_attenzione.ipynb"
+    page.close()
 
 
 @pytest.mark.parametrize("path", ["non-c-e.html", "cartella/profonda/non-c-e.html"])
