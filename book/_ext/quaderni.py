@@ -7,6 +7,7 @@ formule senza rete, traduce ciò che il tema lascia in inglese.
 import json
 import re
 import shutil
+from html import escape
 from importlib.metadata import files
 from pathlib import Path
 from typing import Any
@@ -173,6 +174,11 @@ def translate(buttons: Any, page: str) -> None:
         translate(button.get("buttons"), page)
 
 
+def attribution(title: str, url: str) -> str:
+    "La riga in fondo alla pagina stampata."
+    return f'<p class="onlyprint firma">Da <em>annotated</em>, «{title}», CC BY 4.0, {url}</p>\n'
+
+
 def finish_page(app: Sphinx, name: str, template: str, context: dict[str, Any], doctree: nodes.document | None) -> None:
     if doctree is not None and any(node.get("vega_lite") for node in doctree.findall(nodes.raw)):
         app.add_js_file(BUNDLE, defer="defer")
@@ -180,7 +186,9 @@ def finish_page(app: Sphinx, name: str, template: str, context: dict[str, Any], 
     translate(context.get("header_buttons"), url)
     context["theme_search_bar_text"] = "Cerca nel libro"
     if name in app.env.titles:
-        context["body"] = replace(context["body"], BODY)
+        if number := app.env.toc_secnumbers.get(name, {}).get(""):
+            context["pagetitle"] = f"{number[0]}. {context['pagetitle']}"  # il titolo della pagina stampata
+        context["body"] = replace(context["body"], BODY) + attribution(escape(context["pagetitle"]), url)
     context["script_files"] = [  # sphinx-thebe dichiara due volte la stessa costante, anche quando è spento
         script
         for script in context.get("script_files", [])
