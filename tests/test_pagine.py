@@ -4,16 +4,22 @@ import re
 from html import unescape
 from pathlib import Path
 from statistics import median
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 import pytest
+import yaml
 from axe_playwright_python.sync_playwright import Axe
 from conftest import Visit
 from playwright.sync_api import expect
 
 HTML = Path(__file__).resolve().parent.parent / "book" / "_build" / "html"
+BASE = yaml.safe_load((HTML.parent.parent / "_config.yml").read_text("utf-8"))["html"]["baseurl"]
 OTHERS = ("404.html", "genindex.html", "search.html")  # la 404 vive soltanto servita: test_pubblicazione.py
 PAGES = sorted(path.name for path in HTML.glob("*.html") if path.name not in OTHERS)
+# una formula nel testo scorre soltanto se è più larga della colonna, non per la copia che leggono i lettori di schermo
+SCROLLS_FOR_NOTHING = """formulas => formulas.filter(f => f.scrollWidth > f.clientWidth
+    && f.querySelector('mjx-math').offsetWidth <= f.clientWidth).map(f => f.textContent)"""
+ENGLISH = re.compile(r"\b(the|this|your|to|toggle|source|launch|search|open|issue|page|main|click|logo)\b", re.I)
 
 
 def test_book_is_built() -> None:
@@ -38,6 +44,7 @@ def test_page(visit: Visit, name: str) -> None:
     assert page.evaluate(f"Promise.all({images}.map(i => i.decode())).then(() => true)")
     assert page.evaluate(f"{images}.every(i => i.alt.trim())"), "una figura non ha testo alternativo"
     assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+    assert not page.locator("span.math").evaluate_all(SCROLLS_FOR_NOTHING)
     results = Axe().run(page, options={"resultTypes": ["violations"], "preload": False})
     findings = [f for f in results.response["violations"] if f["impact"] in ("serious", "critical")]
     assert not [(f["id"], node["html"]) for f in findings for node in f["nodes"]]
@@ -73,6 +80,56 @@ def test_weight() -> None:
         images = {HTML / unquote(source) for source in re.findall(r'<img\b[^>]*\bsrc="(_images/[^"]+)"', text)}
         weights.append(len(text.encode()) + sum(image.stat().st_size for image in images))
     assert median(weights) < 1.5e6 and max(weights) < 5e6
+
+
+def test_names_of_pieces_are_not_tags() -> None:
+    "«</s>» scritto senza apici in un titolo diventerebbe HTML, e non si vedrebbe."
+    tags = re.compile(r"</?(?:s|unk|pad|mask)>")
+    assert not [name for name in PAGES if tags.search((HTML / name).read_text("utf-8"))]
+
+
+def test_controls_speak_italian(visit: Visit) -> None:
+    page = visit.page
+    page.goto(f"file://{HTML / '02_attenzione.html'}")
+    expect(page.locator(".toggle-button")).not_to_have_count(0)
+    labels = page.evaluate("""['title', 'aria-label', 'placeholder', 'alt', 'data-bs-original-title'].flatMap(name =>
+        [...document.querySelectorAll(`[${name}]`)].filter(e => !e.matches('article a.reference'))
+        .map(e => e.getAttribute(name)))""")
+    labels += page.locator(".bd-header-article, .prev-next-footer, .bd-footer-content").all_text_contents()
+    assert len(labels) > 20 and not [label for label in labels if ENGLISH.search(label)]
+    issue = page.get_by_text("Segnala un errore").locator("xpath=ancestor::a").get_attribute("href") or ""
+    assert issue.endswith("?template=errore-nel-testo.yml&dove=" + quote(f"{BASE}02_attenzione.html", safe=""))
+    assert page.locator(".search-button__button:visible").count() == 1, "una casella o una lente, non due"
+
+
+def test_chapter_on_paper(visit: Visit) -> None:
+    "Su un A4 niente esce né si taglia; ci sono le domande e gli esercizi senza soluzioni, e in fondo la provenienza."
+    page = visit.page
+    page.goto(f"file://{HTML / '02_attenzione.html'}")
+    signature = page.locator(".firma")
+    expect(signature).to_be_hidden()
+    solution = page.locator(".solution").first
+    expect(solution).to_be_visible()
+    page.emulate_media(media="print")
+    page.set_viewport_size({"width": 718, "height": 1047})  # 19 × 27,7 cm
+    expect(page.locator("h1:visible")).to_have_text("2. Self-attention")
+    expect(signature).to_have_text(f"Da annotated, «2. Self-attention», CC BY 4.0, {BASE}02_attenzione.html")
+    expect(solution).to_be_hidden()
+    question = page.locator("details.sd-dropdown").first
+    question.evaluate("question => question.open = true")
+    expect(question.locator("summary")).to_be_visible()
+    expect(question.locator(".sd-card-text").first).to_be_hidden()
+    clipped = """() => [...document.querySelectorAll('article *')].filter(e =>
+        e.checkVisibility() && !e.closest('.math') && (e.getBoundingClientRect().right > innerWidth
+            || e.scrollWidth > e.clientWidth && getComputedStyle(e).overflowX != 'visible')).map(e => e.outerHTML)"""
+    assert not page.evaluate(clipped)
+
+
+def test_saved_charts_have_a_name(visit: Visit) -> None:
+    page = visit.page
+    page.goto(f"file://{HTML / '04_posizioni.html'}")
+    name = page.locator(".vega-actions a").first
+    expect(name).to_have_attribute("download", "le-lancette.svg")
 
 
 def test_index_leads_to_sections() -> None:

@@ -105,6 +105,38 @@ def test_page_checks_counts_and_starts_again(visit: Visit) -> None:
     assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
 
 
+def test_chapters_can_be_chosen(visit: Visit) -> None:
+    "Le domande sui soli capitoli scelti: sulla pagina, nei punti, nelle risposte; con le caselle o dall'indirizzo."
+    chapters = [{int(section[:2]) for section in question["vedi"]} for question in QUESTIONS]
+    page = visit.page
+    page.goto(f"file://{PAGE}?capitoli=1,2")
+    questions, answers = page.locator(".quiz-domanda:visible"), page.locator(".quiz-risposta")
+    some = sum(own <= {1, 2} for own in chapters)
+    expect(questions).to_have_count(some)
+    expect(box(visit, 2).locator("legend")).to_contain_text("2. cap. 1, 2")
+    page.locator(".quiz-risposte summary").click()
+    expect(answers.locator("visible=true")).to_have_count(some)
+    expect(page.locator(".quiz-tabella td:visible").last).to_contain_text(f"0 su {some} ")
+    expect(page.locator("article").get_by_role("heading", name="VI · ")).to_be_hidden()
+
+    page.get_by_role("group", name="Solo le domande sui capitoli").get_by_label("3", exact=True).check()
+    more = sum(own <= {1, 2, 3} for own in chapters)
+    assert more > some
+    expect(questions).to_have_count(more)
+    assert page.url.endswith("?capitoli=1,2,3")
+    copied = page.get_by_role("link", name="Collegamento a questa scelta")
+    assert copied.evaluate("link => link.href") == page.url
+    box(visit, 1).get_by_role("radio").first.check()
+    box(visit, 1).get_by_role("button", name="Controlla").click()
+    page.reload()
+    expect(questions).to_have_count(more)
+    expect(box(visit, 1).get_by_role("radio").first).to_be_checked()  # ciò che si era risposto si rivede
+    expect(box(visit, 1).get_by_role("status")).not_to_be_empty()
+    page.emulate_media(media="print")
+    expect(questions).to_have_count(more)
+    expect(answers.locator("visible=true")).to_have_count(more)
+
+
 def test_answers_are_there_without_javascript_and_in_print(browser: Browser) -> None:
     context = browser.new_context(java_script_enabled=False, offline=True)
     page = context.new_page()

@@ -7,14 +7,18 @@ formule senza rete, traduce ciò che il tema lascia in inglese.
 import json
 import re
 import shutil
+from html import escape
 from importlib.metadata import files
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import vl_convert
 from docutils import nodes
+from jinja2.ext import Extension
 from myst_nb.core.render import MimeData, NbElementRenderer, load_mime_renders
 from sphinx.application import Sphinx
+from sphinx.config import Config
 from sphinx.transforms import SphinxTransform
 
 DIRECTIVE = re.compile(r"^#\|\s*(\w+)\s*(.*?)\s*$")
@@ -96,43 +100,95 @@ def write_bundles(app: Sphinx) -> None:
     (static / BUNDLE).write_text(f"(() => {{\n{vl_convert.javascript_bundle(start)}\n}})();\n", "utf-8")
 
 
-LABELS = {  # ciò che il tema lascia in inglese
+LABELS = {  # i pulsanti in alto: ciò che il tema lascia in inglese, o traduce male
     "Repository": "Sorgenti",
-    "Source repository": "Sorgenti",
+    "Source repositories": "Sorgenti, e dove segnalare un errore",
+    "Repository di origine": "Sorgenti",
     "Open issue": "Segnala un errore",
-    "Open an issue": "Segnala un errore",
-    "Colab": "Colab",
+    "Apri un problema": "Segnala un errore",
+    "Launch interactive content": "Esegui il quaderno",
     "Launch on Colab": "Apri in Colab",
-    "Fullscreen mode": "Schermo intero",
-    "Download this page": "Scarica la pagina",
-    "Download source file": "Scarica il sorgente",
-    "Download notebook file": "Scarica il quaderno",
-    "Print to PDF": "Stampa in PDF",
+    "Scarica il file sorgente": "Scarica il sorgente",
+    "Scarica il file del taccuino": "Scarica il quaderno",
 }
 
+TEMPLATES = {  # ciò che i modelli del tema scrivono in inglese, senza farlo tradurre
+    "Toggle primary sidebar": "Mostra o nascondi l'indice del libro",
+    "Toggle secondary sidebar": "Mostra o nascondi l'indice della pagina",
+    'aria-label="Main"': 'aria-label="Capitoli"',
+    'aria-label="Page"': 'aria-label="Indice della pagina"',
+    "{{ translate('By') }} {{ author }}": "{{ author }}",
+    'alt="{{ translate(text) }} {{ translate("logo") }}"': 'alt=""',
+}
 
-ACCESSIBLE = {
+BODY = {  # nel testo della pagina: accessibilità, e ancora inglese
     ' aria-label="Toggle hidden content"': "",  # il nome del pulsante è il testo che vi si legge, «Mostra il codice»
     '<table class="table">': '<table class="table" tabindex="0">',  # su uno schermo stretto scorre: anche da tastiera
     ' role="list" class="citation-list"': ' class="citation-list"',  # le sue voci non sono «listitem»
+    ">Soluzione a<a ": ">Soluzione dell'<a ",
+    ' title="Link to this heading"': ' title="Collegamento a questa sezione"',
+    ' title="Link to this equation"': ' title="Collegamento a questa formula"',
+    ' title="Link to this image"': ' title="Collegamento a questa figura"',
+    ' title="Link to this term"': ' title="Collegamento a questa voce"',
 }
 
 
-def translate(buttons: Any) -> None:
+def replace(text: str, table: dict[str, str]) -> str:
+    for old, new in table.items():
+        text = text.replace(old, new)
+    return text
+
+
+class Italian(Extension):
+    "Traduce i modelli di pagina mentre Jinja li legge."
+
+    def preprocess(self, source: str, name: str | None, filename: str | None = None) -> str:
+        return replace(source, TEMPLATES)
+
+
+def one_search(app: Sphinx, config: Config) -> None:
+    "Senza la barra in cima, che conterrebbe soltanto una seconda casella di ricerca."
+    config.html_theme_options["navbar_persistent"] = []
+
+
+def translate_theme(app: Sphinx) -> None:
+    if app.builder.format == "html":
+        app.builder.templates.environment.add_extension(Italian)
+
+
+def translate_scripts(app: Sphinx, error: Exception | None) -> None:
+    "Il pulsante delle soluzioni lo fa uno script, con un nome inglese."
+    script = Path(app.outdir) / "_static" / "togglebutton.js"
+    if error is None and script.exists():
+        script.write_text(script.read_text("utf-8").replace("Toggle hidden content", "Mostra o nascondi"), "utf-8")
+
+
+def translate(buttons: Any, page: str) -> None:
     for button in buttons or ():
         for key in ("text", "tooltip"):
             if key in button:
                 button[key] = LABELS.get(str(button[key]), button[key])
-        translate(button.get("buttons"))
+        if button.get("label") == "source-issues-button":  # il modulo in italiano, con l'indirizzo della pagina
+            repository = button["url"].partition("/issues/")[0]
+            button["url"] = f"{repository}/issues/new?template=errore-nel-testo.yml&amp;dove={quote(page, safe='')}"
+        translate(button.get("buttons"), page)
+
+
+def attribution(title: str, url: str) -> str:
+    "La riga in fondo alla pagina stampata."
+    return f'<p class="onlyprint firma">Da <em>annotated</em>, «{title}», CC BY 4.0, {url}</p>\n'
 
 
 def finish_page(app: Sphinx, name: str, template: str, context: dict[str, Any], doctree: nodes.document | None) -> None:
     if doctree is not None and any(node.get("vega_lite") for node in doctree.findall(nodes.raw)):
         app.add_js_file(BUNDLE, defer="defer")
-    translate(context.get("header_buttons"))
-    if "body" in context:
-        for old, new in ACCESSIBLE.items():
-            context["body"] = context["body"].replace(old, new)
+    url = context.get("pageurl") or name
+    translate(context.get("header_buttons"), url)
+    context["theme_search_bar_text"] = "Cerca nel libro"
+    if name in app.env.titles:
+        if number := app.env.toc_secnumbers.get(name, {}).get(""):
+            context["pagetitle"] = f"{number[0]}. {context['pagetitle']}"  # il titolo della pagina stampata
+        context["body"] = replace(context["body"], BODY) + attribution(escape(context["pagetitle"]), url)
     context["script_files"] = [  # sphinx-thebe dichiara due volte la stessa costante, anche quando è spento
         script
         for script in context.get("script_files", [])
@@ -145,6 +201,9 @@ def setup(app: Sphinx) -> dict[str, Any]:
     if VegaLite not in plugins:
         plugins.append(VegaLite)
     app.add_transform(MarkExported)
+    app.connect("config-inited", one_search)
     app.connect("builder-inited", write_bundles)
+    app.connect("builder-inited", translate_theme)
     app.connect("html-page-context", finish_page, priority=900)
+    app.connect("build-finished", translate_scripts)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,4 +1,4 @@
-// «Mettiti alla prova»: controlla le risposte, tiene il punteggio, ricomincia. Le risposte giuste e le spiegazioni sono nella pagina.
+// «Mettiti alla prova»: sceglie i capitoli, controlla le risposte, tiene il punteggio, ricomincia. Le risposte giuste e le spiegazioni sono nella pagina.
 "use strict";
 
 (() => {
@@ -44,14 +44,46 @@
   function score() {
     for (const place of document.querySelectorAll("[data-parte]")) {
       const part = place.dataset.parte;
-      const own = questions.filter((question) => !part || section(question) === part);
+      const own = questions.filter((question) => !question.hidden && (!part || section(question) === part));
       const tried = own.filter((question) => first[question.dataset.nome]);
       const right = tried.filter((question) => first[question.dataset.nome] === answer(question).dataset.giusta);
       place.textContent = `${right.length} su ${own.length} al primo tentativo` +
         (tried.length < own.length ? ` (risposte date: ${tried.length})` : "");
       place.hidden = false;
+      if (part) place.closest("tr, section").hidden = !own.length;
     }
   }
+
+  // le domande che chiedono soltanto i capitoli scelti, con le caselle o nell'indirizzo (?capitoli=1,2); nessuno: tutte
+  const chapters = (question) => question.dataset.capitoli.split(" ");
+  const choice = document.createElement("fieldset");
+  choice.className = "quiz-scelta";
+  choice.innerHTML = "<legend>Solo le domande sui capitoli</legend>" +
+    [...new Set(questions.flatMap(chapters))].sort((a, b) => a - b)
+      .map((chapter) => `<label><input type="checkbox" value="${chapter}"> ${chapter}</label>`).join("") +
+    '<p><span role="status"></span> <a>Collegamento a questa scelta, da copiare</a></p>';
+  const boxes = [...choice.querySelectorAll("input")];
+  const asked = (new URLSearchParams(location.search).get("capitoli") ?? "").split(",").map(Number);
+  boxes.forEach((box) => { box.checked = asked.includes(Number(box.value)); });
+
+  function choose() {
+    const chosen = boxes.filter((box) => box.checked).map((box) => box.value);
+    for (const question of questions) {
+      question.hidden = chosen.length > 0 && !chapters(question).every((chapter) => chosen.includes(chapter));
+      answer(question).hidden = question.hidden;
+    }
+    const shown = questions.filter((question) => !question.hidden).length;
+    choice.querySelector("[role=status]").textContent = chosen.length
+      ? `${shown} domande su ${questions.length}: quelle che non chiedono altri capitoli.`
+      : `Nessuna casella: tutte le ${questions.length} domande.`;
+    const link = choice.querySelector("a");
+    link.hidden = !chosen.length;
+    link.href = chosen.length ? `?capitoli=${chosen}` : location.pathname;
+    score();
+    return link.href;
+  }
+
+  choice.addEventListener("change", () => history.replaceState(null, "", choose())); // anche ricaricando la pagina
 
   function button(text, action) {
     const made = document.createElement("button");
@@ -85,7 +117,13 @@
   });
   table.after(restart, said);
   table.hidden = false;
-  score();
+  questions[0].closest("section").before(choice);
+  choose();
+
+  for (const question of questions) { // le risposte date prima di ricaricare
+    const radio = question.querySelector(`input[value="${first[question.dataset.nome]}"]`);
+    if (radio) { radio.checked = true; check(question); }
+  }
 
   // in stampa le risposte sono aperte
   let open = answers.open;

@@ -72,8 +72,11 @@ class Quiz(SphinxDirective):
     def question(self, question: dict[str, Any]) -> nodes.Node:
         number, name = question["numero"], question["nome"]
         text = self.inline(question["domanda"])
-        legend = make("legend", make("span", f"{number}.", class_="quiz-numero"), " ", *text)
-        box = make("fieldset", legend, class_="quiz-domanda", id=f"domanda-{number}", data_nome=name)
+        chapters = sorted({int(section[:2]) for section in question["vedi"]})
+        place = make("span", f"cap. {', '.join(map(str, chapters))}", class_="quiz-capitoli")
+        legend = make("legend", make("span", f"{number}.", class_="quiz-numero"), " ", place, " ", *text)
+        attributes = {"id": f"domanda-{number}", "data_nome": name, "data_capitoli": " ".join(map(str, chapters))}
+        box = make("fieldset", legend, class_="quiz-domanda", **attributes)
         if code := question.get("codice"):
             box += nodes.literal_block(code, code.rstrip(), language="python")
         for letter, option in zip(LETTERS, question["opzioni"], strict=True):

@@ -6,7 +6,8 @@ const options = {
 };
 for (const script of document.querySelectorAll("script.vega-lite-spec")) {
   const target = document.getElementById(script.dataset.target);
-  vegaEmbed(target, JSON.parse(script.textContent), options).then(() => { comma(target); label(target); }).catch((error) => {
+  const downloadFileName = target.closest("figure[id], section[id]").id; // il nome del file che il menu salva
+  vegaEmbed(target, JSON.parse(script.textContent), { ...options, downloadFileName }).then(() => { comma(target); label(target); }).catch((error) => {
     target.textContent = String(error);
   });
 }
