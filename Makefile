@@ -27,6 +27,7 @@ base: .venv/pronto
 	$(BIN)/python tools/pubblica.py runs/base-en-it base-en-it --data $(DATI) --command "$(BASE)"
 
 .venv/pronto: requirements.txt pyproject.toml
+	@echo "Installo PyTorch e il resto in .venv: qualche minuto."
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install -q -r requirements.txt
 	$(BIN)/pip install -q --no-deps -e .

@@ -102,6 +102,20 @@ def test_controls_speak_italian(visit: Visit) -> None:
     assert page.locator(".search-button__button:visible").count() == 1, "una casella o una lente, non due"
 
 
+def test_menus_open(visit: Visit) -> None:
+    "Gli indici del libro e della pagina: sul telefono si aprono sopra il testo, su uno schermo largo uno si chiude."
+    page = visit.page
+    page.goto(f"file://{HTML / '02_attenzione.html'}")
+    phone = page.evaluate("innerWidth") < 500
+    for menu in ("primary", "secondary") if phone else ("primary",):
+        page.locator(f".{menu}-toggle:visible").click()
+        if phone:
+            expect(page.locator(f"#pst-{menu}-sidebar-modal")).to_have_attribute("open", "")
+            page.keyboard.press("Escape")
+        else:
+            expect(page.locator(".bd-sidebar-primary")).to_be_hidden()
+
+
 def test_chapter_on_paper(visit: Visit) -> None:
     "Su un A4 niente esce né si taglia; ci sono le domande e gli esercizi senza soluzioni, e in fondo la provenienza."
     page = visit.page

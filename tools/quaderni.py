@@ -12,6 +12,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
@@ -133,7 +134,11 @@ def anticipate(paths: list[Path]) -> int:
     for path in paths:
         cache.add_nb_to_project(str(path))
     stale = [record.pk for record in cache.list_unexecuted()]
-    with ProcessPoolExecutor(2) as pool:
+    with tempfile.TemporaryDirectory() as folder, ProcessPoolExecutor(2) as pool:
+        os.environ["IPYTHONDIR"] = folder  # qui i nuclei leggono di tacere un avviso sulla rete locale
+        profile = Path(folder) / "profile_default"
+        profile.mkdir()
+        (profile / "ipython_kernel_config.py").write_text('c.IPKernelApp.log_level = "ERROR"\n')
         list(tqdm(pool.map(run_for_book, stale), desc="quaderni eseguiti", total=len(stale), disable=not stale))
     return 0
 
