@@ -126,6 +126,7 @@ BODY = {  # nel testo della pagina: accessibilità, e ancora inglese
     '<table class="table">': '<table class="table" tabindex="0">',  # su uno schermo stretto scorre: anche da tastiera
     ' role="list" class="citation-list"': ' class="citation-list"',  # le sue voci non sono «listitem»
     ">Soluzione a<a ": ">Soluzione dell'<a ",
+    '"> Esercizio ': '">Esercizio ',
     ' title="Link to this heading"': ' title="Collegamento a questa sezione"',
     ' title="Link to this equation"': ' title="Collegamento a questa formula"',
     ' title="Link to this image"': ' title="Collegamento a questa figura"',
