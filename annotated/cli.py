@@ -60,21 +60,21 @@ def _device(name: str) -> torch.device:
     except (RuntimeError, AssertionError) as error:
         raise AnnotatedError(f"--device {name}: non disponibile su questa macchina. Usa --device cpu.") from error
 
-# %% ../book/90_riga_di_comando.ipynb #5be50762
+# %% ../book/90_riga_di_comando.ipynb #d645d4ff
 def _microlingua_pairs(n: int, seed: int = 0, held_out: bool = False) -> list[Pair]:
     return [Pair(example.en, example.it) for example in generate(n, seed, held_out)]
 
 
-def _vocabulary(args: argparse.Namespace, folder: Path, pairs: Iterator[Pair], vocab_size: int) -> Tokenizer:
+def _vocabulary(args: argparse.Namespace, folder: Path, pairs: Iterator[Pair]) -> Tokenizer:
     path = folder / "tokenizer.model"
     if path.exists() and (args.resume or world()[0] > 0):
         return Tokenizer.load(path)
-    _say(f"vocabolario: imparo {vocab_size} pezzi…")
-    tokenizer = Tokenizer.train((sentence for pair in pairs for sentence in pair), vocab_size)
+    _say(f"vocabolario: imparo {args.vocab_size} pezzi…")
+    tokenizer = Tokenizer.train((sentence for pair in pairs for sentence in pair), args.vocab_size)
     tokenizer.save(path)
     return tokenizer
 
-# %% ../book/90_riga_di_comando.ipynb #afaf3607
+# %% ../book/90_riga_di_comando.ipynb #f2d80a2a
 def _check_sources(files: list[Path], repeat: dict[str, int]) -> None:
     known = {line.split("\t", 1)[0] for path in files for line in read_lines(path)} if repeat else set()
     for name in repeat:
@@ -83,18 +83,18 @@ def _check_sources(files: list[Path], repeat: dict[str, int]) -> None:
 
 
 def _corpora(
-    args: argparse.Namespace, folder: Path, vocab_size: int, max_len: int
+    args: argparse.Namespace, folder: Path, max_len: int
 ) -> tuple[Tokenizer, Corpus, Corpus]:  # vocabolario, addestramento, validazione
     if not args.data:
         examples = _microlingua_pairs(200_000)
-        tokenizer = _vocabulary(args, folder, iter(examples), vocab_size)
+        tokenizer = _vocabulary(args, folder, iter(examples))
         validation = encode_pairs(_microlingua_pairs(500, seed=1), tokenizer, max_len)
         return tokenizer, encode_pairs(examples, tokenizer, max_len), validation
     data, repeat = find_data(args.data), dict(args.repeat)
     deque(read_pairs(data.valid), maxlen=0)  # un file sbagliato si rifiuta prima di cominciare
     _check_sources(data.train, repeat)
     pairs = (pair for path in data.train for pair in read_pairs(path, repeat))
-    tokenizer = _vocabulary(args, folder, pairs, vocab_size)
+    tokenizer = _vocabulary(args, folder, pairs)
     training = load_corpus(data.train, tokenizer, max_len, folder / "data", repeat)
     return tokenizer, training, load_corpus([data.valid], tokenizer, max_len, folder / "data")
 
@@ -153,7 +153,7 @@ def _save_options(args: argparse.Namespace, folder: Path) -> None:
     with atomic_write(folder / "options.json") as file:
         file.write(json.dumps(_chosen(args), indent=1).encode())
 
-# %% ../book/90_riga_di_comando.ipynb #d5eb3137
+# %% ../book/90_riga_di_comando.ipynb #b71bc173
 def _train(args: argparse.Namespace) -> None:
     with _processes(args.device) as device:
         _train_on(device, args)
@@ -171,7 +171,7 @@ def _train_on(device: torch.device, args: argparse.Namespace) -> None:
     if args.resume and not (folder / "state.safetensors").exists():
         _say(f"{folder}: non c'è nulla da riprendere, comincio da capo")
     with _first_alone():
-        tokenizer, training, validation = _corpora(args, folder, args.vocab_size, max_len)
+        tokenizer, training, validation = _corpora(args, folder, max_len)
     for name, corpus in (("addestramento", training), ("validazione", validation)):
         if not len(corpus):
             raise AnnotatedError(f"{args.data}: nessuna coppia di {name} entra in {max_len} pezzi. Dividi le frasi.")

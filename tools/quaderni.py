@@ -18,7 +18,6 @@ from pathlib import Path
 
 import nbformat
 import yaml
-from jupyter_cache import get_cache
 from nbformat import NotebookNode
 from tqdm import tqdm
 
@@ -123,6 +122,7 @@ def execute(paths: list[Path]) -> int:
 
 
 def run_for_book(key: int) -> None:
+    from jupyter_cache import get_cache
     from jupyter_cache.executors import load_executor
 
     load_executor("local-serial", get_cache(CACHE)).run_and_cache(filter_pks=[key], timeout=300)
@@ -130,6 +130,8 @@ def run_for_book(key: int) -> None:
 
 def anticipate(paths: list[Path]) -> int:
     "Riempie la cache da cui il libro prende le uscite; un quaderno che fallisce lo dirà la costruzione, con la cella."
+    from jupyter_cache import get_cache
+
     cache = get_cache(CACHE)
     for path in paths:
         cache.add_nb_to_project(str(path))

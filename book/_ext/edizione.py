@@ -289,7 +289,7 @@ def publish(app: Sphinx, page: str, template: str, context: dict[str, Any], doct
             button["url"] = re.sub("/blob/.*", f"/blob/{FOLDER}/{path.name}", button["url"])
         elif button.get("label") == "download-source-button":  # il tema non ha `download`: lo si accoda all'indirizzo
             button["url"] = f'{context["pathto"](FOLDER, 1)}/{path.name}" download="{path.name}'
-            button["tooltip"] = "Download notebook file"
+            button["tooltip"] = "Scarica il quaderno"
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
