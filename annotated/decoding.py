@@ -94,7 +94,9 @@ def beam_search(
         alive = ends.long().argsort(dim=1, stable=True)[:, :K]  # le prime K che non chiudono
         scores, parents, pieces, prefixes = (_take(x, alive) for x in (scores, parents, pieces, written))
         prefixes[:, :, length - 1] = pieces
-        hope = best[active, -1].isinf() | (best[active, 0] < scores[:, 0] / penalty[limits[active]])
+        hope = best[active, -1].isinf()  # mancano ipotesi finite; con K = 1, che è greedy, ne basta una
+        if K > 1:
+            hope |= best[active, 0] < scores[:, 0] / penalty[limits[active]]
         keep = hope & ~at_limit
         if not keep.any():
             break

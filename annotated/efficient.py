@@ -22,9 +22,11 @@ def local_mask(
     T: int,  # lunghezza della sequenza
     r: int,  # raggio: quante posizioni per lato
     causal: bool = False,  # solo all'indietro
+    device: torch.device | None = None,  # dove stanno query e chiavi
 ) -> Tensor:  # (1, 1, T, T)
     "Ogni posizione guarda sé stessa e i vicini entro `r`; True = può guardare."
-    offset = torch.arange(T) - torch.arange(T)[:, None]  # s − t
+    t = torch.arange(T, device=device)
+    offset = t - t[:, None]  # s − t
     mask = offset.abs() <= r
     return (mask & (offset <= 0) if causal else mask)[None, None]
 
@@ -73,18 +75,22 @@ def local_attention(
 def strided_mask(
     T: int,
     stride: int,  # passo l, di solito vicino a √T
+    device: torch.device | None = None,  # dove stanno query e chiavi
 ) -> Tensor:  # (1, 1, T, T)
     "Causale: le ultime `stride` posizioni, più una ogni `stride` (Child 2019, §4.3); True = può guardare."
-    back = torch.arange(T)[:, None] - torch.arange(T)  # t − s
+    t = torch.arange(T, device=device)
+    back = t[:, None] - t  # t − s
     return ((back >= 0) & ((back < stride) | (back % stride == 0)))[None, None]
 
 
 def fixed_mask(
     T: int,
     stride: int,  # lunghezza l dei blocchi
+    device: torch.device | None = None,  # dove stanno query e chiavi
 ) -> Tensor:  # (1, 1, T, T)
     "Causale: il proprio blocco, più l'ultima posizione di ogni blocco (Child 2019, §4.3, c = 1); True = può guardare."
-    t, s = torch.arange(T)[:, None], torch.arange(T)
+    s = torch.arange(T, device=device)
+    t = s[:, None]
     return ((s <= t) & ((s // stride == t // stride) | (s % stride == stride - 1)))[None, None]
 
 # %% ../book/25_efficiente.ipynb #df6ed6e7

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['MODELS', 'LOG_EVERY', 'batch_stream', 'validation_loss', 'save_model', 'load_model', 'load_pretrained',
            'publish_model', 'save_state', 'load_state', 'mean_weights', 'averaged_model', 'TrainingConfig', 'Progress',
-           'train']
+           'check_folder', 'reserved', 'train']
 
 # %% ../book/15_addestramento.ipynb #9e6c4648
 import copy
@@ -27,6 +27,7 @@ from typing import Any
 import safetensors.torch
 import torch
 import torch.distributed as dist
+from filelock import FileLock, Timeout
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
@@ -64,11 +65,11 @@ def validation_loss(
     "La perdita su coppie mai usate per addestrare; più processi si dividono i lotti."
     model.eval()
     rank, size = world()
-    totals = torch.zeros(2, dtype=torch.float64, device=device)  # perdita, pezzi
+    totals = torch.zeros(2, dtype=torch.float64)  # perdita, pezzi: sul processore, perché non ogni scheda ha float64
     for indices in make_batches(corpus.lengths, max_tokens, seed=0)[rank::size]:
         batch = Batch(*(x.to(device) for x in corpus.batch(indices)))
-        totals[0] += translation_loss(model(batch.src, batch.tgt_in), batch.tgt_out)
-        totals[1] += batch.tgt_out.count_nonzero()
+        totals[0] += translation_loss(model(batch.src, batch.tgt_in), batch.tgt_out).cpu()
+        totals[1] += batch.tgt_out.count_nonzero().cpu()
     model.train()
     loss, tokens = world_sum(totals).tolist()
     return loss / tokens
@@ -317,11 +318,13 @@ def _save_progress(
             file.writelines(f"{json.dumps(entry)}\n".encode() for entry in progress.log)
 
 
-def _to_tensorboard(folder: Path, rows: list[dict[str, Any]]) -> None:
+def _to_tensorboard(folder: Path, log: list[dict[str, Any]]) -> None:
+    "Le righe del diario fino all'ultima validazione, dalla precedente esclusa."
     from torch.utils.tensorboard import SummaryWriter
 
+    validations = [i for i, row in enumerate(log) if "valid_loss" in row]
     with SummaryWriter(str(folder / "tensorboard")) as writer:
-        for row in rows:
+        for row in log[([-1, *validations])[-2] + 1 :]:
             for name in row.keys() - {"step"}:
                 writer.add_scalar(name, row[name], row["step"])
 
@@ -340,7 +343,7 @@ def _validate(
         save_model(folder, averaged, tokenizer)
     progress.log.append({"step": progress.step, "valid_loss": valid})
     if rank == 0 and config.tensorboard:
-        _to_tensorboard(folder, progress.log[-1 - config.valid_every // LOG_EVERY :])
+        _to_tensorboard(folder, progress.log)
     return valid
 
 # %% ../book/15_addestramento.ipynb #5daf6772
@@ -366,6 +369,21 @@ def _signals() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 # %% ../book/15_addestramento.ipynb #fd6198c0
+def check_folder(folder: Path, resume: bool) -> None:
+    """Solleva `AnnotatedError` se in `folder` non si può addestrare senza toccare ciò che c'è già.
+
+    Chi comincia vuole una cartella senza pesi; chi riprende vuole lo stato, oppure, se non c'è nulla, comincia.
+    """
+    weights = sorted(folder.glob("*.safetensors"))
+    if weights and not resume:
+        raise AnnotatedError(f"{folder}: contiene già un modello. Continualo con --resume o scegli un'altra --out.")
+    if weights and not (folder / "state.safetensors").exists():
+        raise AnnotatedError(
+            f"{folder}: ci sono dei pesi, ma non state.safetensors, da cui riprendere. Parti da quei pesi con --init "
+            f"{folder} in un'altra --out."
+        )
+
+
 def _start(
     path: Path, model: Transformer, optimizer: torch.optim.Optimizer, tokenizer: Tokenizer, stream: dict[str, int]
 ) -> Progress:
@@ -376,6 +394,32 @@ def _start(
         if stream[name] != value:
             raise AnnotatedError(f"{path}: addestramento cominciato con {name} = {value}, non {stream[name]}. Riprendilo così.")
     return Progress(**{name: saved[name] for name in ("stream", "step", "parts", "log")})
+
+# %% ../book/15_addestramento.ipynb #a58247f2
+@contextmanager
+def reserved(folder: Path) -> Iterator[None]:
+    "Tiene `folder` per un addestramento solo; `AnnotatedError` se ce n'è già uno, o se non vi si può scrivere."
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(folder / ".lucchetto", is_singleton=True)
+        lock.acquire(blocking=False)
+    except Timeout:
+        raise AnnotatedError(f"{folder}: vi scrive già un altro addestramento. Aspetta che finisca o scegli un'altra --out.") from None
+    except OSError as error:
+        raise AnnotatedError(f"{folder}: non riesco a scrivere ({reason(error)}). Scegli un'altra --out.") from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+# %% ../book/15_addestramento.ipynb #1a14e27a
+def _check_agreement(*facts: Any) -> None:
+    rank, size = world()
+    everyone: list[Any] = [None] * size
+    if size > 1:
+        dist.all_gather_object(everyone, facts)
+    if size > 1 and any(other != everyone[0] for other in everyone):
+        raise AnnotatedError(f"processo {rank}: dati, vocabolario o stato diversi da quelli degli altri. Copia la stessa cartella su ogni macchina.")
 
 # %% ../book/15_addestramento.ipynb #f8b3f742
 def _stopped(received: list[int], step: int, device: torch.device) -> bool:
@@ -391,40 +435,47 @@ def train(
     validation: Corpus,
     config: TrainingConfig,
     folder: str | Path,  # dove scrivere modello, stato e log
-    resume: bool = False,  # riprende da `state.safetensors`, se c'è
+    resume: bool = False,  # riprende da `state.safetensors`; se la cartella è vuota, comincia
 ) -> float:  # la miglior perdita di validazione, in nat per pezzo
     """Addestra `model`; in `folder` tiene i pesi migliori, `state.safetensors` da cui riprendere e `log.jsonl`.
 
-    Solleva `AnnotatedError` se la perdita non è più un numero: lo stato salvato resta l'ultimo buono. A SIGTERM o SIGINT
-    salva e solleva `KeyboardInterrupt`. Con `torchrun` la eseguono tutti i processi.
+    Solleva `AnnotatedError` se `folder` contiene già un modello e non lo si riprende, o se la perdita non è più un
+    numero: lo stato salvato resta l'ultimo buono. A SIGTERM o SIGINT salva e solleva `KeyboardInterrupt`. Con `torchrun`
+    la eseguono tutti i processi.
     """
     folder, optimizer, (rank, size) = Path(folder), make_optimizer(model), world()
+    check_folder(folder, resume)
     device = next(model.parameters()).device
-    stream = {"seed": config.seed, "max_tokens": config.max_tokens, "pezzi": len(training.tokens)}
+    stream = {"seed": config.seed, "max_tokens": config.max_tokens, "tokens": len(training.tokens)}
     progress = _start(folder / "state.safetensors", model, optimizer, tokenizer, stream) if resume else Progress(stream)
+    _check_agreement(tokenizer.fingerprint, stream["tokens"], progress.step)
     if rank > 0:
         torch.manual_seed(1000 * rank + config.seed + progress.step)  # a ogni processo il suo dropout
     objective: nn.Module = Objective(model.train(), config.smoothing, config.compiled)
     objective = DistributedDataParallel(objective) if size > 1 else objective
     batches = batch_stream(training, config.max_tokens, config.seed, skip=progress.step)
     losses: list[Tensor] = []
-    tokens, started = 0, time.perf_counter()
+    tokens, started = torch.zeros((), dtype=torch.long, device=device), time.perf_counter()
     beginning = started - progress.seconds
     bar = tqdm(total=config.max_steps, initial=progress.step, unit="passo", desc="addestramento", disable=rank > 0)
     with bar, _signals() as received:
+        if progress.step == 0 and rank == 0:  # così riprende anche chi viene ucciso prima della prima validazione
+            save_state(folder / "state.safetensors", model, optimizer, tokenizer, **asdict(progress))
         while progress.step < config.max_steps and progress.stalled < (config.patience or math.inf):
             batch = Batch(*(x.to(device, non_blocking=True) for x in next(batches)))
             progress.step += 1
             rate = noam(progress.step, model.config.d_model, config.warmup, config.factor)
             loss, progress.parts = train_step_in_memory(objective, optimizer, batch, rate, progress.parts, config.bf16)
             losses.append(loss)
-            tokens += size * batch.tgt_out.numel()
+            tokens += size * batch.tgt_out.count_nonzero()
             bar.update()
             last = progress.step == config.max_steps
             if progress.step % LOG_EVERY == 0 or last:
                 now = time.perf_counter()
-                bar.set_postfix_str(_log_step(progress, losses, rate, tokens / (now - started), now - beginning, folder))
-                losses, tokens, started = [], 0, now
+                speed = tokens.item() / (now - started)
+                bar.set_postfix_str(_log_step(progress, losses, rate, speed, now - beginning, folder))
+                losses, started = [], now
+                tokens.zero_()
             if progress.step % config.valid_every == 0 or last:
                 pause = time.perf_counter()
                 valid = _validate(folder, model, tokenizer, validation, config, progress)
@@ -435,4 +486,7 @@ def train(
                 _finite(float(sum(losses)), progress, folder)
                 _save_progress(folder, model, optimizer, tokenizer, progress)
                 raise KeyboardInterrupt(f"stato salvato al passo {progress.step}: riprendi con --resume")
+        if not progress.valid_losses:  # ripreso quando non c'era più nulla da fare, e mai misurato
+            _validate(folder, model, tokenizer, validation, config, progress)
+            _save_progress(folder, model, optimizer, tokenizer, progress)
     return min(progress.valid_losses)

@@ -109,7 +109,7 @@ def weights(folder: Path) -> bytes:
 def test_sigterm_saves_and_resumes(setting: tuple[Tokenizer, Corpus, Corpus], tmp_path: Path) -> None:
     run(setting, tmp_path / "intero")
     child = start(setting, tmp_path / "fermato")
-    while not (tmp_path / "fermato" / "state.safetensors").exists():
+    while not (tmp_path / "fermato" / "log.jsonl").exists():  # fino alla prima validazione
         time.sleep(0.01)
     assert child.pid
     os.kill(child.pid, signal.SIGTERM)

@@ -1,0 +1,343 @@
+"""Ciò che un addestramento lungo non perdona: cartelle usate, riprese a vuoto, vocabolari che cambiano, attese infinite."""
+
+import json
+import math
+import os
+import signal
+import socket
+import subprocess
+import sys
+import types
+from argparse import Namespace
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from filelock import FileLock
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from annotated import AnnotatedError, Config, Transformer, cli, training
+from annotated.cli import main
+from annotated.common import BOS, EOS
+from annotated.data import Corpus, Pair, encode_pairs, pad
+from annotated.decoding import beam_search
+from annotated.efficient import fixed_mask, local_mask, strided_mask
+from annotated.microlingua import generate
+from annotated.tokenizer import Tokenizer, sample
+from annotated.training import LOG_EVERY, TrainingConfig, batch_stream, train, validation_loss
+
+SHAPE = {"d_model": 32, "d_ff": 64, "h": 2, "N": 1, "max_len": 64}
+SHORT = TrainingConfig(max_steps=40, max_tokens=256, warmup=20, valid_every=20, average=3)
+Setting = tuple[Tokenizer, Corpus, Corpus]
+
+
+@pytest.fixture(scope="module")
+def setting() -> Setting:
+    torch.set_num_threads(1)
+    pairs = [Pair(e.en, e.it) for e in generate(600)]
+    tokenizer = Tokenizer.train((s for pair in pairs for s in pair), 400)
+    return tokenizer, encode_pairs(pairs[:560], tokenizer, 64), encode_pairs(pairs[560:], tokenizer, 64)
+
+
+def run(setting: Setting, folder: Path, resume: bool = False, **changes: Any) -> float:
+    torch.manual_seed(1)
+    tokenizer, corpus, validation = setting
+    model = Transformer(Config(tokenizer.vocab_size, **SHAPE))
+    return train(model, tokenizer, corpus, validation, replace(SHORT, **changes), folder, resume)
+
+
+def read_log(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+
+
+# --- il vocabolario
+
+VOCABULARY = """
+from annotated.tokenizer import Tokenizer
+sentences = (f"parola{i % 977} numero{i % 1009} resto{i % 13}" for i in range(520_000))
+print(Tokenizer.train(sentences, 300, seed=7).fingerprint)
+"""
+
+
+def test_two_processes_learn_the_same_vocabulary() -> None:
+    "Oltre cinquecentomila frasi, quando se ne prende un campione."
+    command = [sys.executable, "-c", VOCABULARY]
+    first, second = (subprocess.run(command, capture_output=True, text=True, check=True).stdout for _ in range(2))
+    assert first == second and len(first) == 65
+
+
+def test_the_sample_is_seeded_and_fair() -> None:
+    numbers = [str(i) for i in range(100)]
+    assert sample(numbers, 10, seed=1) == sample(iter(numbers), 10, seed=1) != sample(numbers, 10, seed=2)
+    counts = np.bincount([int(n) for seed in range(1_000) for n in sample(numbers, 10, seed)], minlength=100)
+    assert counts.sum() == 10_000 and abs(counts - 100).max() < 45  # quattro scarti e mezzo
+
+
+# --- la cartella
+
+
+def test_a_new_run_never_mixes_with_an_old_one(setting: Setting, tmp_path: Path) -> None:
+    run(setting, tmp_path, max_steps=20)
+    before = {path: path.read_bytes() for path in tmp_path.glob("*.safetensors")}
+    with pytest.raises(AnnotatedError, match="contiene già un modello"):
+        run(setting, tmp_path, seed=2)
+    (tmp_path / "state.safetensors").unlink()
+    with pytest.raises(AnnotatedError, match="--init"):  # i pesi ci sono, ma non si può riprendere
+        run(setting, tmp_path, resume=True)
+    assert all(path.read_bytes() == data for path, data in before.items() if path.exists())
+
+
+def test_killed_before_the_first_validation(setting: Setting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def dies(*_: Any) -> float:
+        raise ZeroDivisionError  # come un kill: i pesi della media ci sono già, la validazione no
+
+    with monkeypatch.context() as patch:
+        patch.setattr(training, "validation_loss", dies)
+        with pytest.raises(ZeroDivisionError):
+            run(setting, tmp_path / "ucciso")
+    assert list((tmp_path / "ucciso").glob("weights-*"))
+    assert run(setting, tmp_path / "ucciso", resume=True) == run(setting, tmp_path / "intero")
+
+
+def test_one_training_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tmp_path.joinpath("modello").mkdir()
+    with FileLock(tmp_path / "modello" / ".lucchetto"):
+        assert main(["train", "--out", str(tmp_path / "modello"), "--device", "cpu"]) == 1
+    assert "vi scrive già un altro addestramento" in capsys.readouterr().err
+    assert [path.name for path in (tmp_path / "modello").iterdir()] == [".lucchetto"]
+
+
+# --- riprendere
+
+
+def test_resuming_a_run_never_validated(setting: Setting, tmp_path: Path) -> None:
+    tokenizer, corpus, validation = setting
+
+    class Stops(Corpus):
+        served = 0
+
+        def batch(self, indices: np.ndarray) -> Any:
+            self.served += 1
+            if self.served == 3:
+                os.kill(os.getpid(), signal.SIGTERM)
+            return super().batch(indices)
+
+    with pytest.raises(KeyboardInterrupt, match="passo 3"):
+        run((tokenizer, Stops(corpus.tokens, corpus.offsets), validation), tmp_path)
+    assert 0 < run(setting, tmp_path, resume=True, max_steps=3) < 20
+    assert (
+        run(setting, tmp_path, resume=True, max_steps=3) == read_log(tmp_path)[-1]["valid_loss"]
+    )  # finito: nulla da fare
+
+
+OPTIONS = ["[]", "{", "null", '{"vocab_size": "tanti"}', '{"colore": 1}', '{"repeat": [["tatoeba"]]}', '{"seed": true}',
+           "[" * 100_000]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", OPTIONS, ids=range(len(OPTIONS)))
+def test_a_malformed_options_file(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str) -> None:
+    (tmp_path / "options.json").write_text(text)
+    assert main(["train", "--resume", "--out", str(tmp_path), "--device", "cpu"]) == 1
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and "options.json: non è un file di opzioni" in error
+    assert [path.name for path in tmp_path.iterdir()] == ["options.json"]
+
+
+# --- il diario
+
+
+def test_tensorboard_receives_every_row(setting: Setting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[tuple[str, float, int]] = []
+
+    class SummaryWriter:
+        def __init__(self, folder: str) -> None: ...
+        def __enter__(self) -> "SummaryWriter":
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+        def add_scalar(self, *row: Any) -> None:
+            written.append(row)
+
+    module = types.SimpleNamespace(SummaryWriter=SummaryWriter)
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", module)  # type: ignore[arg-type]
+    run(setting, tmp_path, max_steps=130, valid_every=33, tensorboard=True)
+    expected = [(name, row[name], row["step"]) for row in read_log(tmp_path) for name in row.keys() - {"step"}]
+    assert sorted(written) == sorted(expected) and len(expected) > 20
+
+
+def test_the_speed_counts_real_pieces(setting: Setting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = iter(range(10**6))
+    monkeypatch.setattr(training.time, "perf_counter", lambda: float(next(ticks)))  # ogni lettura, un secondo
+    run(setting, tmp_path, max_steps=LOG_EVERY)
+    batches = batch_stream(setting[1], SHORT.max_tokens, SHORT.seed)
+    pieces = sum(int(next(batches).tgt_out.count_nonzero()) for _ in range(LOG_EVERY))
+    assert read_log(tmp_path)[0]["tokens_per_second"] == pieces
+
+
+# --- ogni scheda
+
+
+def test_no_double_precision_on_the_device(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+    "Le schede di Apple non hanno float64: su un dispositivo finto si guarda che nessuno lo chieda."
+    tokenizer, _, validation = setting
+    kinds: set[torch.dtype] = set()
+
+    class Record(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            result = func(*args, **(kwargs or {}))
+            if isinstance(result, torch.Tensor) and result.device.type == "meta":
+                kinds.add(result.dtype)
+            return result
+
+    monkeypatch.setattr(torch.Tensor, "cpu", lambda self: torch.ones(()))
+    model = Transformer(Config(tokenizer.vocab_size, **SHAPE)).to("meta")
+    with Record():
+        validation_loss(model, validation, 256, torch.device("meta"))
+    assert torch.float32 in kinds and torch.float64 not in kinds
+
+
+@pytest.mark.parametrize("mask", [local_mask, strided_mask, fixed_mask])
+def test_masks_live_where_they_are_asked(mask: Any) -> None:
+    assert mask(6, 2, device=torch.device("meta")).device.type == "meta"
+
+
+def test_batches_equal_sentence_by_sentence(setting: Setting) -> None:
+    _, corpus, _ = setting
+    for seed in range(20):
+        chosen = np.random.default_rng(seed).choice(len(corpus), 1 + 2 * seed)
+        sources, targets = zip(*(corpus[i] for i in chosen), strict=True)
+        expected = pad(sources), pad([np.concatenate(([BOS], t[:-1])) for t in targets]), pad(targets)
+        assert all(torch.equal(a, b) for a, b in zip(corpus.batch(chosen), expected, strict=True))
+    assert corpus.batch(np.array([len(corpus) - 1])).src[0, -1] == EOS  # l'ultima non sporge dal corpus
+
+
+# --- la decodifica
+
+
+@torch.inference_mode()
+def greedy(model: Transformer, source: torch.Tensor, extra: int) -> list[int]:
+    ids = [BOS]
+    while len(ids) <= len(source) + extra:
+        logits = model(source[None], torch.tensor([ids]))[0, -1]
+        logits[:EOS] = -math.inf
+        if (best := int(logits.argmax())) == EOS:
+            break
+        ids.append(best)
+    return ids[1:]
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 2.0, 5.0, -1.0])
+def test_beam_one_is_greedy(alpha: float) -> None:
+    compared = 0
+    for seed in range(40):  # alcuni di questi modelli a caso chiudono la frase presto
+        torch.manual_seed(seed)
+        model = Transformer(Config(vocab_size=12, d_model=16, d_ff=16, h=2, N=1, dropout=0.0, max_len=24)).eval()
+        model.embedding.weight.data *= 3
+        source = torch.tensor([*torch.randint(4, 12, (5,)).tolist(), EOS])
+        expected = greedy(model, source, extra=4)
+        if len(expected) < 10:
+            compared += 1
+            [[only]] = beam_search(model, source[None], beam=1, alpha=alpha, extra=4)
+            assert only.ids == expected
+    assert compared > 5
+
+
+# --- la microlingua
+
+
+def test_validation_shares_no_sentence_with_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli, "encode_pairs", lambda pairs, *_: list(pairs))
+    tokenizer = Tokenizer.train(["a b c d e f"] * 9, 15)
+    _, seen, validation = cli._corpora(Namespace(data=None), tmp_path, tokenizer, 64)
+    assert len(validation) == 500 and not set(validation) & set(seen)  # type: ignore[call-overload]
+
+
+# --- più processi
+
+
+@pytest.fixture
+def alone_under_torchrun(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    for name, value in {
+        "RANK": 0,
+        "LOCAL_RANK": 0,
+        "WORLD_SIZE": 1,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+    }.items():
+        monkeypatch.setenv(name, str(value))
+    yield
+    assert not dist.is_initialized()
+
+
+def test_nobody_waits_in_a_collective_while_data_are_prepared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alone_under_torchrun: None
+) -> None:
+    order: list[tuple[str, bool]] = []
+    pairs = [Pair(e.en, e.it) for e in generate(60)]
+
+    def prepared(*_: Any) -> tuple[Tokenizer, Corpus, Corpus]:
+        order.append(("dati", dist.is_initialized()))
+        tokenizer = Tokenizer.train((s for pair in pairs for s in pair), 300)
+        return tokenizer, *(encode_pairs(pairs, tokenizer, 64) for _ in range(2))
+
+    def trained(*_: Any) -> float:
+        order.append(("passi", dist.is_initialized()))
+        return 0.0
+
+    monkeypatch.setattr(cli, "_corpora", prepared)
+    monkeypatch.setattr(cli, "train", trained)
+    monkeypatch.setattr(cli, "_measure_unseen", lambda *_: None)
+    assert main(["train", "--out", str(tmp_path), "--device", "cpu"]) == 0
+    assert order == [("dati", False), ("passi", True)]
+
+
+AGREEMENT = """
+import sys, torch.distributed as dist
+from annotated.training import _check_agreement
+dist.init_process_group("gloo")
+_check_agreement("vocabolario", 1000)
+try:
+    _check_agreement("vocabolario", 1000 + dist.get_rank())
+except Exception as error:
+    print(type(error).__name__, error, flush=True)
+"""
+
+
+def test_machines_with_other_data_refuse(tmp_path: Path) -> None:
+    (tmp_path / "accordo.py").write_text(AGREEMENT)
+    torchrun = [str(Path(sys.executable).with_name("torchrun")), "--standalone", "--nproc-per-node", "2"]
+    done = subprocess.run([*torchrun, str(tmp_path / "accordo.py")], capture_output=True, text=True, check=True)
+    assert done.stdout.count("AnnotatedError") == 2 and "Copia la stessa cartella su ogni macchina" in done.stdout
+
+
+# --- continuare da un modello
+
+
+def test_init_goes_on_from_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "dati").mkdir()
+    for name, seed in (("train", 0), ("valid", 1)):
+        lines = [f"prova\t{e.en}\t{e.it}" for e in generate(300, seed)]
+        (tmp_path / "dati" / f"{name}.tsv").write_text("\n".join(lines) + "\n", "utf-8")
+    common = ["train", "--data", str(tmp_path / "dati"), "--device", "cpu", "--max-tokens", "512", "--valid-every", "4"]
+    first, second = tmp_path / "primo", tmp_path / "secondo"
+    assert main([*common, "--config", "mini", "--vocab-size", "400", "--max-steps", "8", "--out", str(first)]) == 0
+    tuned = [*common, "--init", str(first), "--out", str(second)]
+    assert main([*tuned, "--max-steps", "4"]) == 0
+    assert (second / "tokenizer.model").read_bytes() == (first / "tokenizer.model").read_bytes()
+    start, other = (next(row["valid_loss"] for row in read_log(f) if "valid_loss" in row) for f in (second, first))
+    assert start < other
+    assert main(["train", "--resume", "--max-steps", "8", "--out", str(second), "--device", "cpu"]) == 0
+    assert read_log(second)[-1]["step"] == 8
+    capsys.readouterr()
+    for option, value in (("--vocab-size", "400"), ("--config", "mini")):
+        assert main([*tuned, option, value, "--out", str(tmp_path / "terzo")]) == 1
+        assert f"Togli {option}" in capsys.readouterr().err
+    assert not (tmp_path / "terzo").exists()
