@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['PRETRAINED', 'MICROLINGUA', 'CORPUS', 'FINE_TUNING', 'make_parser', 'main']
 
-# %% ../book/90_riga_di_comando.ipynb #551033a9
+# %% ../book/90_riga_di_comando.ipynb #d9dd29ce
 import argparse
 import io
 import json
@@ -33,12 +33,12 @@ from .data import Corpus, Pair, check_sources, digest, encode_pairs, find_data, 
 from .decoding import PRECISIONS, encode_sources, translate, with_precision
 from .evaluation import evaluate
 from .marian import export_marian
-from .microlingua import generate
+from .study.microlingua import generate
 from .tokenizer import Tokenizer
 from .training import TrainingConfig, check_folder, load_model, load_pretrained, publish_model, reserved, train
 from .transformer import PRESETS, Config, Transformer
 
-# %% ../book/90_riga_di_comando.ipynb #5ce2c925
+# %% ../book/90_riga_di_comando.ipynb #40ad49d3
 PRETRAINED = "small-en-it"  # il modello usato quando non se ne indica un altro
 MICROLINGUA: dict[str, Any] = {
     "vocab_size": 700, "max_steps": 600, "max_tokens": 4096, "warmup": 400, "factor": 0.35, "valid_every": 100,
@@ -50,7 +50,7 @@ CORPUS: dict[str, Any] = {
 }  # fmt: skip
 FINE_TUNING: dict[str, Any] = CORPUS | {"max_steps": 1000, "warmup": 200, "factor": 0.07, "valid_every": 100}
 
-# %% ../book/90_riga_di_comando.ipynb #1a7342aa
+# %% ../book/90_riga_di_comando.ipynb #ae6a25b3
 def _say(message: str) -> None:
     if os.environ.get("RANK", "0") == "0":  # con più processi parla uno solo
         print(message, file=sys.stderr, flush=True)
@@ -62,7 +62,7 @@ def _device(name: str) -> torch.device:
     except (RuntimeError, AssertionError) as error:
         raise AnnotatedError(f"--device {name}: non disponibile su questa macchina. Usa --device cpu.") from error
 
-# %% ../book/90_riga_di_comando.ipynb #d645d4ff
+# %% ../book/90_riga_di_comando.ipynb #746f2cc4
 def _microlingua_pairs(n: int, seed: int = 0, held_out: bool = False) -> list[Pair]:
     return [Pair(example.en, example.it) for example in generate(n, seed, held_out)]
 
@@ -84,7 +84,7 @@ def _corpus_vocabulary(args: argparse.Namespace, folder: Path, files: list[Path]
     tokenizer.save(path)
     return tokenizer
 
-# %% ../book/90_riga_di_comando.ipynb #f2d80a2a
+# %% ../book/90_riga_di_comando.ipynb #4395a328
 def _corpora(
     args: argparse.Namespace, folder: Path, tokenizer: Tokenizer | None, max_len: int
 ) -> tuple[Tokenizer, Corpus, Corpus]:  # vocabolario, addestramento, validazione
@@ -106,7 +106,7 @@ def _corpora(
             _say(f"{name}: scartate {corpus.skipped:,} coppie più lunghe di {max_len} pezzi")
     return tokenizer, training, validation
 
-# %% ../book/90_riga_di_comando.ipynb #670e85a6
+# %% ../book/90_riga_di_comando.ipynb #698de3bc
 @contextmanager
 def _processes(device: torch.device) -> Iterator[torch.device]:
     "Il dispositivo di questo processo; sotto `torchrun` mette i processi in comunicazione."
@@ -122,7 +122,7 @@ def _processes(device: torch.device) -> Iterator[torch.device]:
     finally:
         dist.destroy_process_group()
 
-# %% ../book/90_riga_di_comando.ipynb #f35f14c3
+# %% ../book/90_riga_di_comando.ipynb #08da7fcc
 _OPTIONS: dict[str, Any] = CORPUS | {  # ciò che decide un addestramento, con un valore d'esempio
     "config": "", "data": "", "init": "", "seed": 1, "repeat": [("", 1)], "patience": 1, "dropout": 0.1,
     "norm_first": True, "bf16": True, "compiled": True,
@@ -158,7 +158,7 @@ def _saved_options(path: Path) -> dict[str, Any]:
         raise AnnotatedError(f"{path}: non è un file di opzioni. Cancellalo e ridai le opzioni a --resume.")
     return saved
 
-# %% ../book/90_riga_di_comando.ipynb #5ab77a9f
+# %% ../book/90_riga_di_comando.ipynb #c4b6bc2f
 def _completed(args: argparse.Namespace, folder: Path) -> argparse.Namespace:
     "Le opzioni date; poi, per chi riprende, quelle con cui si era cominciato; poi le predefinite."
     given = _chosen(args)
@@ -181,7 +181,7 @@ def _save_options(args: argparse.Namespace, folder: Path) -> None:
     with atomic_write(folder / "options.json") as file:
         file.write(json.dumps(_chosen(args), indent=1).encode())
 
-# %% ../book/90_riga_di_comando.ipynb #b71bc173
+# %% ../book/90_riga_di_comando.ipynb #5e7da76a
 def _new_model(args: argparse.Namespace, tokenizer: Tokenizer, start: Transformer | None) -> Transformer:
     "Il modello da addestrare: nuovo, oppure una copia di `start` con il dropout chiesto."
     torch.manual_seed(args.seed)
@@ -198,7 +198,7 @@ def _training_config(args: argparse.Namespace, device: torch.device) -> Training
     native = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
     return TrainingConfig(**options | {"bf16": native if args.bf16 is None else args.bf16, "compiled": bool(args.compiled)})
 
-# %% ../book/90_riga_di_comando.ipynb #de0f68bb
+# %% ../book/90_riga_di_comando.ipynb #843d70dc
 def _train(args: argparse.Namespace) -> None:
     folder, device = args.out or Path("runs") / (args.config or "mini"), _device(args.device)
     args = _completed(args, folder)
@@ -295,9 +295,9 @@ def _evaluate(args: argparse.Namespace) -> None:
     print(f"{args.pairs}: {len(pairs)} frasi, beam {args.beam}, alfa {args.alpha}")
     print(evaluate(hypotheses, [pair.target for pair in pairs]))
 
-# %% ../book/90_riga_di_comando.ipynb #9f21b9f6
+# %% ../book/90_riga_di_comando.ipynb #5d5cdf97
 def _attention(args: argparse.Namespace) -> None:
-    from annotated.viewer import attention_view, check_page, read_attention
+    from annotated.study.viewer import attention_view, check_page, read_attention
 
     check_page(args.output)
     model, tokenizer = load_pretrained(args.model, _device(args.device))
@@ -329,7 +329,7 @@ def _prepare(args: argparse.Namespace) -> None:
     _say(str(prepare(args.source, args.target, args.out, args.held_out, args.seed, progress=True)))
     _say(f"Ora: annotated train --data {args.out} --config tiny --vocab-size 4000")
 
-# %% ../book/90_riga_di_comando.ipynb #528997b2
+# %% ../book/90_riga_di_comando.ipynb #64a286b0
 def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) == 0:
         raise argparse.ArgumentTypeError(f"serve un intero positivo, non «{text}»")
@@ -381,7 +381,7 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"errore: {message}. Prova «{self.prog} --help».\n")
 
-# %% ../book/90_riga_di_comando.ipynb #5108d436
+# %% ../book/90_riga_di_comando.ipynb #57974370
 def make_parser() -> argparse.ArgumentParser:
     "I comandi e le loro opzioni."
     argparse._ = lambda text: _ITALIAN.get(text, text)  # type: ignore[attr-defined]

@@ -6,7 +6,7 @@
 __all__ = ['FORMAT', 'Batch', 'pad', 'Corpus', 'Pair', 'encode_pairs', 'make_batches', 'read_lines', 'read_pairs',
            'check_sources', 'DataFolder', 'find_data', 'digest', 'load_corpus']
 
-# %% ../book/12_dati.ipynb #0361de7a
+# %% ../book/12_dati.ipynb #5e3a9ae3
 import hashlib
 import json
 import lzma
@@ -39,7 +39,7 @@ def pad(
     tensors = [torch.tensor(np.asarray(s, dtype=np.int64)) for s in sequences]
     return torch.nn.utils.rnn.pad_sequence(tensors, batch_first=True, padding_value=PAD)
 
-# %% ../book/12_dati.ipynb #725d6000
+# %% ../book/12_dati.ipynb #6fb2c7de
 class Corpus:
     """Coppie già divise in pezzi, in due soli vettori: tutti i pezzi in fila e dove comincia ogni frase.
 
@@ -174,7 +174,7 @@ def read_pairs(
     if not number:
         raise AnnotatedError(f"{path}: il file è vuoto. Servono righe «fonte, frase, traduzione».")
 
-# %% ../book/12_dati.ipynb #9e6dff44
+# %% ../book/12_dati.ipynb #b5e46a99
 def check_sources(files: Iterable[Path], repeat: dict[str, int]) -> None:
     "Solleva `AnnotatedError` se una fonte di `repeat` non c'è nei file."
     known = {line.split("\t", 1)[0] for path in files for line in read_lines(path)} if repeat else set()
@@ -212,7 +212,7 @@ def _cached(folder: Path, vocab_size: int) -> Corpus | None:
     except Exception:  # un file rovinato può far sollevare di tutto
         return None
 
-# %% ../book/12_dati.ipynb #67483910
+# %% ../book/12_dati.ipynb #180b4657
 def digest(
     files: Iterable[Path],
     *settings: Any,  # ciò che se ne fa: numeri, testi, liste

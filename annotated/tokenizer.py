@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['sample', 'Tokenizer']
 
-# %% ../book/11_tokenizzazione.ipynb #48cfde72
+# %% ../book/11_tokenizzazione.ipynb #d6516097
 import hashlib
 import io
 import random
@@ -17,7 +17,7 @@ import sentencepiece as spm
 
 from .common import BOS, EOS, PAD, UNK, AnnotatedError, atomic_write, reason
 
-# %% ../book/11_tokenizzazione.ipynb #0a083764
+# %% ../book/11_tokenizzazione.ipynb #b6abe344
 def sample(sentences: Iterable[str], n: int, seed: int) -> list[str]:
     "Al più `n` frasi, ognuna con la stessa probabilità, senza sapere prima quanti sono (*reservoir sampling*)."
     rng, kept = random.Random(seed), []
@@ -28,7 +28,7 @@ def sample(sentences: Iterable[str], n: int, seed: int) -> list[str]:
             kept[j] = sentence
     return kept
 
-# %% ../book/11_tokenizzazione.ipynb #365eecc4
+# %% ../book/11_tokenizzazione.ipynb #4295082d
 def _explain(error: str, vocab_size: int) -> str:
     "Un errore di SentencePiece, con il rimedio."
     if vocab_size <= EOS + 1:
@@ -39,7 +39,7 @@ def _explain(error: str, vocab_size: int) -> str:
     advice = f"al più {limit[1]}" if limit else "meno"
     return f"il testo è troppo poco per un vocabolario di {vocab_size} pezzi: chiedine {advice} (--vocab-size)."
 
-# %% ../book/11_tokenizzazione.ipynb #b3ab5a38
+# %% ../book/11_tokenizzazione.ipynb #42832640
 class Tokenizer:
     "Divide le frasi in pezzi (BPE) e le ricompone; un solo vocabolario per le due lingue."
 

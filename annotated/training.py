@@ -7,7 +7,7 @@ __all__ = ['MODELS', 'LOG_EVERY', 'batch_stream', 'validation_loss', 'save_model
            'publish_model', 'save_state', 'load_state', 'mean_weights', 'averaged_model', 'TrainingConfig', 'Progress',
            'check_folder', 'reserved', 'train']
 
-# %% ../book/15_addestramento.ipynb #9e6c4648
+# %% ../book/15_addestramento.ipynb #a93e015b
 import copy
 import hashlib
 import json
@@ -57,7 +57,7 @@ def batch_stream(corpus: Corpus, max_tokens: int, seed: int, skip: int = 0) -> I
                 yield batch._replace(tgt_out=torch.zeros_like(batch.tgt_out))
         skip = max(0, skip - len(batches))
 
-# %% ../book/15_addestramento.ipynb #3bb7410c
+# %% ../book/15_addestramento.ipynb #a92ccecb
 @torch.inference_mode()
 def validation_loss(
     model: Transformer, corpus: Corpus, max_tokens: int, device: torch.device
@@ -308,7 +308,7 @@ def _log_step(
     progress.log.append({"step": progress.step, **measures})
     return f"perdita {loss:.3f}, {speed:,.0f} pezzi/s"
 
-# %% ../book/15_addestramento.ipynb #093af811
+# %% ../book/15_addestramento.ipynb #511e9762
 def _save_progress(
     folder: Path, model: Transformer, optimizer: torch.optim.Optimizer, tokenizer: Tokenizer, progress: Progress
 ) -> None:
@@ -328,7 +328,7 @@ def _to_tensorboard(folder: Path, log: list[dict[str, Any]]) -> None:
             for name in row.keys() - {"step"}:
                 writer.add_scalar(name, row[name], row["step"])
 
-# %% ../book/15_addestramento.ipynb #5554a0c3
+# %% ../book/15_addestramento.ipynb #393df89b
 def _validate(
     folder: Path, model: Transformer, tokenizer: Tokenizer, validation: Corpus, config: TrainingConfig, progress: Progress
 ) -> float:  # la perdita di validazione
@@ -368,7 +368,7 @@ def _signals() -> Iterator[list[int]]:
         for number, handler in before.items():
             signal.signal(number, handler)
 
-# %% ../book/15_addestramento.ipynb #fd6198c0
+# %% ../book/15_addestramento.ipynb #0ae8cfab
 def check_folder(folder: Path, resume: bool) -> None:
     """Solleva `AnnotatedError` se in `folder` non si può addestrare senza toccare ciò che c'è già.
 
@@ -395,7 +395,7 @@ def _start(
             raise AnnotatedError(f"{path}: addestramento cominciato con {name} = {value}, non {stream[name]}. Riprendilo così.")
     return Progress(**{name: saved[name] for name in ("stream", "step", "parts", "log")})
 
-# %% ../book/15_addestramento.ipynb #a58247f2
+# %% ../book/15_addestramento.ipynb #ff569c98
 @contextmanager
 def reserved(folder: Path) -> Iterator[None]:
     "Tiene `folder` per un addestramento solo; `AnnotatedError` se ce n'è già uno, o se non vi si può scrivere."
@@ -412,7 +412,7 @@ def reserved(folder: Path) -> Iterator[None]:
     finally:
         lock.release()
 
-# %% ../book/15_addestramento.ipynb #1a14e27a
+# %% ../book/15_addestramento.ipynb #fac26292
 def _check_agreement(*facts: Any) -> None:
     rank, size = world()
     everyone: list[Any] = [None] * size
@@ -427,7 +427,7 @@ def _stopped(received: list[int], step: int, device: torch.device) -> bool:
         return bool(received)
     return step % LOG_EVERY == 0 and bool(world_sum(torch.tensor(len(received), device=device)))
 
-# %% ../book/15_addestramento.ipynb #c71c1a6b
+# %% ../book/15_addestramento.ipynb #84ff467a
 def train(
     model: Transformer,
     tokenizer: Tokenizer,

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from annotated.common import EOS
 from annotated.data import Batch, Corpus, make_batches
-from annotated.figures import COLORS
+from annotated.study.figures import COLORS
 
 HERE = Path(__file__).parent
 PACKAGES = ("torch", "transformers", "joeynmt", "OpenNMT-py", "ctranslate2")

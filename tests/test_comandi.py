@@ -15,7 +15,7 @@ import torch
 
 from annotated import Config, Transformer, load_pretrained
 from annotated.cli import main
-from annotated.microlingua import generate
+from annotated.study.microlingua import generate
 from annotated.tokenizer import Tokenizer
 from annotated.training import publish_model, save_model
 

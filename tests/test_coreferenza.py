@@ -11,7 +11,7 @@ import torch
 
 from annotated import AnnotatedError, Config, Transformer, load_pretrained
 from annotated.common import BOS, EOS
-from annotated.coreference import (
+from annotated.study.coreference import (
     PROBES,
     agreement,
     bootstrap,
@@ -24,7 +24,7 @@ from annotated.coreference import (
     shuffled_best,
     split_half,
 )
-from annotated.microlingua import generate
+from annotated.study.microlingua import generate
 from annotated.transformer import attention_weights
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -85,7 +85,7 @@ def test_half_a_pair_and_an_empty_file(tmp_path: Path) -> None:
 def test_probes_travel_with_the_package(tmp_path: Path) -> None:
     command = [sys.executable, "-c", "from setuptools import setup; setup()", "-q", "build", "-b", str(tmp_path)]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
-    assert (tmp_path / "lib" / "annotated" / "coreference.tsv").read_bytes() == PROBES.read_bytes()
+    assert (tmp_path / "lib" / "annotated" / "study" / "coreference.tsv").read_bytes() == PROBES.read_bytes()
 
 
 def test_masses_one_by_one() -> None:

@@ -9,7 +9,7 @@ from annotated.attention import attention, fast_attention
 from annotated.cli import _chunks
 from annotated.common import BOS, EOS, PAD
 from annotated.decoding import Hypothesis, beam_search, length_penalty, with_precision
-from annotated.microlingua import generate
+from annotated.study.microlingua import generate
 
 LENGTHS = (3, 9, 5, 9, 7)
 

@@ -5,8 +5,8 @@ import torch
 from torch import Tensor
 
 from annotated.common import BOS, EOS, PAD, UNK, AnnotatedError
-from annotated.family import LanguageModel, continue_text, mask_tokens, prefix_mask
 from annotated.masks import causal_mask
+from annotated.study.family import LanguageModel, continue_text, mask_tokens, prefix_mask
 from annotated.transformer import Config
 
 V, MASK = 30, 4

@@ -1,4 +1,4 @@
-"""Ciò che un addestramento lungo non perdona: cartelle usate, riprese a vuoto, vocabolari che cambiano, attese infinite."""
+"""Ciò che un addestramento lungo non perdona: cartelle usate, riprese a vuoto, vocabolari che cambiano, attese."""
 
 import json
 import math
@@ -26,8 +26,8 @@ from annotated.cli import main
 from annotated.common import BOS, EOS
 from annotated.data import Corpus, Pair, encode_pairs, pad
 from annotated.decoding import beam_search
-from annotated.efficient import fixed_mask, local_mask, strided_mask
-from annotated.microlingua import generate
+from annotated.study.efficient import fixed_mask, local_mask, strided_mask
+from annotated.study.microlingua import generate
 from annotated.tokenizer import Tokenizer, sample
 from annotated.training import LOG_EVERY, TrainingConfig, batch_stream, train, validation_loss
 

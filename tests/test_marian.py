@@ -23,7 +23,7 @@ from annotated.common import BOS, EOS, PAD, AnnotatedError  # noqa: E402
 from annotated.data import pad  # noqa: E402
 from annotated.decoding import beam_search, translate  # noqa: E402
 from annotated.marian import export_marian, reorder, start_from_zero  # noqa: E402
-from annotated.microlingua import generate  # noqa: E402
+from annotated.study.microlingua import generate  # noqa: E402
 from annotated.tokenizer import Tokenizer  # noqa: E402
 from annotated.training import save_model  # noqa: E402
 

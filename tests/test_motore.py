@@ -20,8 +20,8 @@ import torch
 from annotated import AnnotatedError, Config, Transformer
 from annotated.data import Corpus, Pair, encode_pairs, load_corpus, read_pairs
 from annotated.engine import Objective, train_step, vocabulary_loss
-from annotated.microlingua import generate
 from annotated.optim import translation_loss
+from annotated.study.microlingua import generate
 from annotated.tokenizer import Tokenizer
 from annotated.training import TrainingConfig, load_model, load_state, make_optimizer, save_model, train
 

@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def modules(folder: Path) -> dict[str, str]:
-    return {path.name: path.read_text("utf-8") for path in folder.glob("*.py")}
+    return {str(path.relative_to(folder)): path.read_text("utf-8") for path in folder.rglob("*.py")}
 
 
 def test_package_is_what_notebooks_export(tmp_path: Path) -> None:
@@ -23,5 +23,7 @@ def test_package_is_what_notebooks_export(tmp_path: Path) -> None:
 
 def test_every_module_says_what_it_is() -> None:
     "nbdev prende la docstring dal riquadro sotto il titolo, e soltanto se la cella comincia con il titolo."
-    silent = [p.name for p in ROOT.glob("annotated/[!_]*.py") if not ast.get_docstring(ast.parse(p.read_text("utf-8")))]
+    silent = [
+        p.name for p in ROOT.glob("annotated/**/[!_]*.py") if not ast.get_docstring(ast.parse(p.read_text("utf-8")))
+    ]
     assert not silent

@@ -14,7 +14,9 @@ from torch import Tensor
 from annotated import Config, Transformer
 from annotated.common import BOS, EOS
 from annotated.data import Corpus, read_pairs
-from annotated.heads import (
+from annotated.multihead import MultiHeadAttention
+from annotated.optim import translation_loss
+from annotated.study.heads import (
     ADJECTIVES,
     AUXILIARIES,
     DETERMINERS,
@@ -39,8 +41,6 @@ from annotated.heads import (
     without_heads,
     word_weights,
 )
-from annotated.multihead import MultiHeadAttention
-from annotated.optim import translation_loss
 from annotated.training import MODELS
 from annotated.transformer import attention_weights
 

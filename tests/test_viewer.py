@@ -14,7 +14,7 @@ from matplotlib import pyplot as plt
 from playwright.sync_api import Browser, Locator, Page
 
 from annotated import AnnotatedError, load_pretrained
-from annotated.viewer import (
+from annotated.study.viewer import (
     HEAD_COLORS,
     LIMIT,
     AttentionMap,

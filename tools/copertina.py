@@ -1,6 +1,6 @@
 """Disegna la copertina: quale parola inglese guarda il modello mentre scrive ciascuna parola italiana.
 
-    python tools/copertina.py        scrive book/_static/copertina.svg, e sociale.png per chi condivide un indirizzo
+python tools/copertina.py        scrive book/_static/copertina.svg, e sociale.png per chi condivide un indirizzo
 """
 
 from pathlib import Path
@@ -11,7 +11,7 @@ import torch
 
 from annotated import load_pretrained, translate
 from annotated.common import BOS, EOS
-from annotated.figures import COLORS
+from annotated.study.figures import COLORS
 from annotated.transformer import attention_weights
 
 STATIC = Path(__file__).resolve().parent.parent / "book" / "_static"

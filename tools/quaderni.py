@@ -1,9 +1,9 @@
 """Esegue i quaderni e li tiene in forma canonica: differenze piccole, uscite confrontabili, identificatori stabili.
 
-    python tools/quaderni.py esegui [FILE…]      riesegue da capo, salva ed esporta il pacchetto
-    python tools/quaderni.py forma [FILE…]       salva in forma canonica senza rieseguire: basta per la sola prosa
-    python tools/quaderni.py anticipa [FILE…]    esegue per il libro, due alla volta, quelli il cui codice è cambiato
-    python tools/quaderni.py verifica [FILE…]    esce con 1 se un quaderno non è in forma canonica
+python tools/quaderni.py esegui [FILE…]      riesegue da capo, salva ed esporta il pacchetto
+python tools/quaderni.py forma [FILE…]       salva in forma canonica senza rieseguire: basta per la sola prosa
+python tools/quaderni.py anticipa [FILE…]    esegue per il libro, due alla volta, quelli il cui codice è cambiato
+python tools/quaderni.py verifica [FILE…]    esce con 1 se un quaderno non è in forma canonica
 """
 
 import argparse
@@ -31,7 +31,7 @@ METADATA = {
 CELL_METADATA = {"tags", "mystnb"}
 ID = re.compile(r"[0-9a-f]{8}(-\d+)?")
 NO_OUTPUTS = {"nbval-ignore-output", "nbval-skip"}
-INSTALL = '''\
+INSTALL = """\
 # Il quaderno usa il pacchetto `annotated`, con il libro e i pesi pubblicati: su Colab si installa da sé.
 import sys
 from importlib.util import find_spec
@@ -45,7 +45,7 @@ if "google.colab" in sys.modules:
     subprocess.run([sys.executable, "-m", "pip", "install", "-qe", "/content/annotated[corpora,marian]"], check=True)
     sys.path.insert(0, "/content/annotated")  # un'installazione modificabile vale solo dal prossimo avvio
 elif not (find_spec("annotated") and find_spec("annotated.knn")):  # su PyPI «annotated» è un altro progetto
-    raise ImportError("Manca il pacchetto del libro: «git clone {repository}», poi «pip install -e annotated».")'''
+    raise ImportError("Manca il pacchetto del libro: «git clone {repository}», poi «pip install -e annotated».")"""
 REPOSITORY = yaml.safe_load((BOOK / "_config.yml").read_text("utf-8"))["repository"]["url"]
 
 

@@ -21,7 +21,10 @@ from provenienza import ROOT, commit
 
 from annotated.cli import MICROLINGUA
 from annotated.common import atomic_write
-from annotated.coreference import (
+from annotated.data import Pair, encode_pairs
+from annotated.decoding import translate
+from annotated.evaluation import evaluate
+from annotated.study.coreference import (
     agreement,
     bootstrap,
     gap,
@@ -31,11 +34,8 @@ from annotated.coreference import (
     shuffled_best,
     split_half,
 )
-from annotated.data import Pair, encode_pairs
-from annotated.decoding import translate
-from annotated.evaluation import evaluate
-from annotated.heads import Head, without_heads
-from annotated.microlingua import generate
+from annotated.study.heads import Head, without_heads
+from annotated.study.microlingua import generate
 from annotated.training import TrainingConfig, load_model, load_pretrained, save_model, train
 from annotated.transformer import Config, Transformer
 
