@@ -7,8 +7,8 @@ import ast
 import json
 import re
 from functools import cache, reduce
-from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 
 import pytest
 
@@ -55,17 +55,11 @@ def test_cited_figures_exist() -> None:
     assert cited and not [name for name in cited if f'"name": "{name}"' not in notebooks]
 
 
-def resolve(name: str) -> object:
-    "L'oggetto che ha quel nome puntato: il modulo è la seconda parola, il resto sono attributi."
-    package, module, *attributes = name.split(".")
-    return reduce(getattr, attributes, import_module(f"{package}.{module}"))
-
-
 def test_cited_names_exist() -> None:
     names = set(re.findall(r"`(annotated(?:\.\w+)+)`", "".join(TEXT.values())))
     assert len(names) > 30
     for name in sorted(names):
-        resolve(name)  # AttributeError se non c'è
+        resolve_name(name)  # AttributeError se non c'è
 
 
 def test_cited_tests_exist() -> None:
