@@ -9,6 +9,7 @@ __all__ = ['PRETRAINED', 'MICROLINGUA', 'CORPUS', 'FINE_TUNING', 'make_parser', 
 import argparse
 import io
 import json
+import math
 import os
 import sys
 import time
@@ -31,6 +32,7 @@ from .common import AnnotatedError, atomic_write
 from .corpora import CORPORA, download, prepare
 from .data import Corpus, Pair, check_sources, digest, encode_pairs, find_data, load_corpus, read_lines, read_pairs
 from .decoding import PRECISIONS, encode_sources, translate, with_precision
+from .engine import DTYPES
 from .evaluation import evaluate
 from .marian import export_marian
 from .study.microlingua import generate
@@ -58,9 +60,23 @@ def _say(message: str) -> None:
 
 def _device(name: str) -> torch.device:
     try:
-        return torch.empty(0, device=name).device
+        device = torch.empty(0, device=name).device
     except (RuntimeError, AssertionError) as error:
         raise AnnotatedError(f"--device {name}: non disponibile su questa macchina. Usa --device cpu.") from error
+    if device.type == "cuda":
+        torch.set_float32_matmul_precision("high")
+    return device
+
+# %% ../book/90_riga_di_comando.ipynb #3b7ff2d5
+def _precision(asked: str | None, device: torch.device) -> str:
+    "Quella chiesta, se il dispositivo la conosce; altrimenti la più rapida che ha in hardware."
+    if asked == "int8" and device.type != "cpu":
+        raise AnnotatedError("--precision int8: solo su CPU. Aggiungi --device cpu, o usa bf16.")
+    if asked == "fp16" and device.type == "cpu":
+        raise AnnotatedError("--precision fp16: solo su GPU. Su un processore usa bf16, o fp32.")
+    if asked or device.type != "cuda":
+        return asked or "fp32"
+    return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp16"
 
 # %% ../book/90_riga_di_comando.ipynb #746f2cc4
 def _microlingua_pairs(n: int, seed: int = 0, held_out: bool = False) -> list[Pair]:
@@ -74,7 +90,7 @@ def _vocabulary(args: argparse.Namespace, folder: Path, sentences: Iterator[str]
     return Tokenizer.train(sentences, args.vocab_size, seed=args.seed)
 
 
-def _corpus_vocabulary(args: argparse.Namespace, folder: Path, files: list[Path], repeat: dict[str, int]) -> Tokenizer:
+def _corpus_vocabulary(args: argparse.Namespace, folder: Path, files: list[Path], repeat: dict[str, float]) -> Tokenizer:
     "Come `_vocabulary`, ma ciò che ha imparato da questi file lo tiene da parte per la prossima volta."
     path = folder / "data" / f"{digest(files, args.vocab_size, args.seed, sorted(repeat.items()))}.model"
     if path.exists():
@@ -124,8 +140,8 @@ def _processes(device: torch.device) -> Iterator[torch.device]:
 
 # %% ../book/90_riga_di_comando.ipynb #08da7fcc
 _OPTIONS: dict[str, Any] = CORPUS | {  # ciò che decide un addestramento, con un valore d'esempio
-    "config": "", "data": "", "init": "", "seed": 1, "repeat": [("", 1)], "patience": 1, "dropout": 0.1,
-    "norm_first": True, "bf16": True, "compiled": True,
+    "config": "", "data": "", "init": "", "seed": 1, "repeat": [("", 1.0)], "patience": 1, "dropout": 0.1,
+    "norm_first": True, "precision": "", "compiled": True,
 }  # fmt: skip
 
 
@@ -195,8 +211,7 @@ def _new_model(args: argparse.Namespace, tokenizer: Tokenizer, start: Transforme
 
 def _training_config(args: argparse.Namespace, device: torch.device) -> TrainingConfig:
     options = {field.name: getattr(args, field.name) for field in fields(TrainingConfig)}
-    native = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
-    return TrainingConfig(**options | {"bf16": native if args.bf16 is None else args.bf16, "compiled": bool(args.compiled)})
+    return TrainingConfig(**options | {"precision": _precision(args.precision, device), "compiled": bool(args.compiled)})
 
 # %% ../book/90_riga_di_comando.ipynb #843d70dc
 def _train(args: argparse.Namespace) -> None:
@@ -241,10 +256,9 @@ def _measure_unseen(folder: Path, device: torch.device) -> None:
 # %% ../book/90_riga_di_comando.ipynb #1fce2dbd
 def _model(args: argparse.Namespace) -> tuple[Transformer, Tokenizer]:
     device = _device(args.device)
-    if args.precision == "int8" and device.type != "cpu":
-        raise AnnotatedError("--precision int8: solo su CPU. Aggiungi --device cpu, o usa bf16.")
+    precision = _precision(args.precision, device)
     model, tokenizer = load_pretrained(args.model, device)
-    return with_precision(model, args.precision), tokenizer
+    return with_precision(model, precision), tokenizer
 
 
 def _chunks(lines: Iterator[str], size: int = 1000) -> Iterator[tuple[int, list[str]]]:
@@ -275,7 +289,7 @@ def _translate(args: argparse.Namespace) -> None:
     def translations() -> Iterator[str]:
         for first, chunk in _chunks(lines):
             yield from translate(
-                model, tokenizer, chunk, args.beam, args.alpha,
+                model, tokenizer, chunk, args.beam, args.alpha, args.max_tokens,
                 progress=args.text is None, origin=origin, first=first,
             )  # fmt: skip
 
@@ -291,7 +305,9 @@ def _evaluate(args: argparse.Namespace) -> None:
     pairs = list(read_pairs(args.pairs))
     model, tokenizer = _model(args)
     sources = [pair.source for pair in pairs]
-    hypotheses = translate(model, tokenizer, sources, args.beam, args.alpha, progress=True, origin=str(args.pairs))
+    hypotheses = translate(
+        model, tokenizer, sources, args.beam, args.alpha, args.max_tokens, progress=True, origin=str(args.pairs)
+    )
     print(f"{args.pairs}: {len(pairs)} frasi, beam {args.beam}, alfa {args.alpha}")
     print(evaluate(hypotheses, [pair.target for pair in pairs]))
 
@@ -343,11 +359,12 @@ def _rate(text: str) -> float:
     raise argparse.ArgumentTypeError(f"serve un numero positivo, non «{text}»")
 
 
-def _repetition(text: str) -> tuple[str, int]:
+def _repetition(text: str) -> tuple[str, float]:
     name, _, times = text.partition("=")
-    if not name or not times.isdecimal():
-        raise argparse.ArgumentTypeError(f"serve FONTE=N, per esempio tatoeba=8, non «{text}»")
-    return name, int(times)
+    with suppress(ValueError):
+        if name and 0 <= float(times) < math.inf:
+            return name, float(times)
+    raise argparse.ArgumentTypeError(f"serve FONTE=N, per esempio tatoeba=8, non «{text}»")
 
 
 def _model_name(text: str) -> str:
@@ -410,8 +427,8 @@ def make_parser() -> argparse.ArgumentParser:
     p.add_argument("--valid-every", type=_positive, metavar="N", help="passi fra due validazioni" + usual("valid_every"))
     p.add_argument("--average", type=_positive, metavar="N", help="il modello è la media degli ultimi N checkpoint" + usual("average"))
     p.add_argument("--patience", type=_positive, metavar="N", help="si ferma dopo N validazioni senza migliorare")
-    p.add_argument("--repeat", type=_repetition, action="append", metavar="FONTE=N", help="usa una fonte N volte; 0 = mai")
-    p.add_argument("--bf16", action=argparse.BooleanOptionalAction, help="bfloat16 (predefinito: se la GPU lo ha)")
+    p.add_argument("--repeat", type=_repetition, action="append", metavar="FONTE=N", help="usa una fonte N volte; 0 = mai, 0.5 = una coppia sì e una no")
+    p.add_argument("--precision", choices=list(DTYPES), help="dei prodotti di matrici (predefinita: la più rapida che c'è)")
     p.add_argument("--compile", dest="compiled", action="store_true", default=None, help="usa torch.compile")
     p.add_argument("--tensorboard", action="store_true", help="scrive il diario anche per TensorBoard")
     p.add_argument("--seed", type=int, metavar="N", help="seme dei numeri casuali (predefinito: 1)")
@@ -459,7 +476,8 @@ def make_parser() -> argparse.ArgumentParser:
         p.add_argument("--model", default=PRETRAINED, metavar="NOME", help=f"cartella o nome (predefinito: {PRETRAINED})")
         p.add_argument("--beam", type=_positive, default=4, metavar="K", help="ipotesi della beam search; 1 = greedy")
         p.add_argument("--alpha", type=float, default=0.6, metavar="X", help="normalizzazione della lunghezza")
-        p.add_argument("--precision", choices=PRECISIONS, default="fp32", help="dei pesi (predefinita: fp32)")
+        p.add_argument("--precision", choices=PRECISIONS, help="dei pesi (predefinita: la più rapida che c'è senza perdere nulla)")
+        p.add_argument("--max-tokens", type=_positive, default=4096, metavar="N", help="pezzi che si traducono insieme")
     for name in ("train", "translate", "evaluate", "attention"):
         p = commands.choices[name]
         p.add_argument("--device", default=device, help=f"cpu o cuda (predefinito: {device})")

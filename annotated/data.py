@@ -10,6 +10,7 @@ __all__ = ['FORMAT', 'Batch', 'pad', 'Corpus', 'Pair', 'encode_pairs', 'make_bat
 import hashlib
 import json
 import lzma
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -157,10 +158,10 @@ def read_lines(
 # %% ../book/12_dati.ipynb #c83084dc
 def read_pairs(
     path: str | Path,  # tre colonne separate da tabulazione: fonte, frase, traduzione
-    repeat: dict[str, int] | None = None,  # quante volte rendere le coppie di una fonte (0 = mai); le altre una
+    repeat: dict[str, float] | None = None,  # quante volte rendere le coppie di una fonte (0,5 = una sì e una no); le altre una
 ) -> Iterator[Pair]:
     "Legge le coppie di un file `.tsv` o `.tsv.xz`; `AnnotatedError`, con file e riga, se una riga è malformata."
-    number = 0
+    number, seen = 0, Counter[str]()
     for number, line in enumerate(read_lines(path), 1):
         columns = line.split("\t")
         if len(columns) != 3:
@@ -170,12 +171,14 @@ def read_pairs(
         pair = Pair(columns[1].strip(), columns[2].strip())
         if not all(pair):
             raise AnnotatedError(f"{path}, riga {number}: frase vuota. Completa la coppia o togli la riga.")
-        yield from [pair] * (repeat or {}).get(columns[0], 1)
+        times = (repeat or {}).get(source := columns[0], 1)
+        seen[source] += 1
+        yield from [pair] * (int(seen[source] * times) - int((seen[source] - 1) * times))
     if not number:
         raise AnnotatedError(f"{path}: il file è vuoto. Servono righe «fonte, frase, traduzione».")
 
 # %% ../book/12_dati.ipynb #b5e46a99
-def check_sources(files: Iterable[Path], repeat: dict[str, int]) -> None:
+def check_sources(files: Iterable[Path], repeat: dict[str, float]) -> None:
     "Solleva `AnnotatedError` se una fonte di `repeat` non c'è nei file."
     known = {line.split("\t", 1)[0] for path in files for line in read_lines(path)} if repeat else set()
     for name in repeat:
@@ -233,7 +236,7 @@ def load_corpus(
     tokenizer: Tokenizer,
     max_len: int,
     cache: Path,  # la cartella in cui tenere il risultato
-    repeat: dict[str, int] | None = None,  # come in `read_pairs`
+    repeat: dict[str, float] | None = None,  # come in `read_pairs`
 ) -> Corpus:
     """Come `encode_pairs` sui `files`, ma la seconda volta legge il risultato dal disco, senza caricarlo in memoria.
 

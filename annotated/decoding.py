@@ -172,7 +172,7 @@ def translate(
     return translations
 
 # %% ../book/16_decodifica.ipynb #0017aa25
-PRECISIONS = ("fp32", "bf16", "int8")
+PRECISIONS = ("fp32", "bf16", "fp16", "int8")
 
 
 class _SplitEmbedding(nn.Module):
@@ -194,15 +194,15 @@ def with_precision(
 ) -> Transformer:
     """Una copia di `model` per tradurre con meno bit; «fp32» rende `model` stesso.
 
-    «bf16» arrotonda tutti i pesi a bfloat16. «int8» tiene in un byte quelli degli strati lineari: solo su CPU.
+    «bf16» e «fp16» arrotondano tutti i pesi. «int8» tiene in un byte quelli degli strati lineari: solo su CPU.
     """
     if precision not in PRECISIONS:
         raise AnnotatedError(f"precisione «{precision}» sconosciuta. Scegli fra: {', '.join(PRECISIONS)}.")
     if precision == "fp32":
         return model
     model = copy.deepcopy(model)
-    if precision == "bf16":
-        return model.bfloat16()
+    if precision in ("bf16", "fp16"):
+        return model.bfloat16() if precision == "bf16" else model.half()
     model.embedding = _SplitEmbedding(model.embedding)  # type: ignore[assignment]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PyTorch annuncia che sposterà la funzione in un altro pacchetto

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['MODELS', 'LOG_EVERY', 'batch_stream', 'validation_loss', 'save_model', 'load_model', 'load_pretrained',
            'publish_model', 'save_state', 'load_state', 'mean_weights', 'averaged_model', 'TrainingConfig', 'Progress',
-           'check_folder', 'reserved', 'train']
+           'Run', 'check_folder', 'reserved', 'on_device', 'train']
 
 # %% ../book/15_addestramento.ipynb #a93e015b
 import copy
@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
 from itertools import count
@@ -30,12 +30,13 @@ import torch.distributed as dist
 from filelock import FileLock, Timeout
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
+from torch.amp import GradScaler
 from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
 
 from .common import AnnotatedError, atomic_write, reason
 from .data import Batch, Corpus, make_batches
-from .engine import Objective, train_step_in_memory, world, world_sum
+from .engine import Objective, autocast, new_scaler, rank_and_size, sum_over_processes, train_step_in_memory
 from .optim import make_optimizer, noam, translation_loss
 from .tokenizer import Tokenizer
 from .transformer import Config, Transformer
@@ -46,7 +47,7 @@ def batch_stream(corpus: Corpus, max_tokens: int, seed: int, skip: int = 0) -> I
 
     Con più processi rende la quota di questo: le frasi di ogni lotto si distribuiscono a turno.
     """
-    rank, size = world()
+    rank, size = rank_and_size()
     for epoch in count():
         batches = make_batches(corpus.lengths, max_tokens, [seed, epoch])
         for indices in batches[skip:]:
@@ -60,18 +61,20 @@ def batch_stream(corpus: Corpus, max_tokens: int, seed: int, skip: int = 0) -> I
 # %% ../book/15_addestramento.ipynb #a92ccecb
 @torch.inference_mode()
 def validation_loss(
-    model: Transformer, corpus: Corpus, max_tokens: int, device: torch.device
+    model: Transformer, corpus: Corpus, max_tokens: int, precision: str = "fp32"
 ) -> float:  # nat per pezzo, senza label smoothing: il suo esponenziale è la perplessità
     "La perdita su coppie mai usate per addestrare; più processi si dividono i lotti."
     model.eval()
-    rank, size = world()
+    device, (rank, size) = next(model.parameters()).device, rank_and_size()
     totals = torch.zeros(2, dtype=torch.float64)  # perdita, pezzi: sul processore, perché non ogni scheda ha float64
     for indices in make_batches(corpus.lengths, max_tokens, seed=0)[rank::size]:
         batch = Batch(*(x.to(device) for x in corpus.batch(indices)))
-        totals[0] += translation_loss(model(batch.src, batch.tgt_in), batch.tgt_out).cpu()
+        with autocast(device, precision):
+            logits = model(batch.src, batch.tgt_in)
+        totals[0] += translation_loss(logits.float(), batch.tgt_out).cpu()
         totals[1] += batch.tgt_out.count_nonzero().cpu()
     model.train()
-    loss, tokens = world_sum(totals).tolist()
+    loss, tokens = sum_over_processes(totals).tolist()
     return loss / tokens
 
 # %% ../book/15_addestramento.ipynb #9d1b7076
@@ -210,12 +213,13 @@ def load_state(
     tensors, metadata = _load_tensors(path, tokenizer)
     _restore(model, {name[6:]: tensor for name, tensor in tensors.items() if name.startswith("model.")}, path)
     state: dict[int, dict[str, Tensor]] = {}
-    for name, tensor in tensors.items():
-        if name.startswith("adam."):
-            _, i, key = name.split(".")
-            state.setdefault(int(i), {})[key] = tensor
-    optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
-    torch.set_rng_state(tensors["random"])
+    try:
+        for _, i, key in (name.split(".") for name in tensors if name.startswith("adam.")):
+            state.setdefault(int(i), {})[key] = tensors[f"adam.{i}.{key}"]
+        optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
+        torch.set_rng_state(tensors["random"])
+    except (ValueError, KeyError, TypeError, RuntimeError) as error:
+        raise AnnotatedError(f"{path}: stato rovinato. Copialo di nuovo o ricomincia in un'altra cartella.") from error
     if torch.cuda.is_available() and "random_cuda" in tensors:
         torch.cuda.set_rng_state(tensors["random_cuda"])
     return metadata
@@ -258,7 +262,7 @@ class TrainingConfig:
     valid_every: int = 1000  # passi fra una validazione (e un checkpoint) e la successiva
     average: int = 5  # il modello è la media degli ultimi checkpoint (§6.1); 1 = solo l'ultimo
     patience: int | None = None  # validazioni senza un miglioramento dopo le quali ci si ferma; None = mai
-    bf16: bool = False  # prodotti di matrici in bfloat16
+    precision: str = "fp32"  # dei prodotti di matrici: fp32, bf16 o fp16
     compiled: bool = False  # `torch.compile`
     tensorboard: bool = False  # scrive il diario anche per TensorBoard
     seed: int = 1
@@ -271,6 +275,7 @@ class Progress:
     stream: dict[str, int]  # da che cosa dipendono i lotti: chi riprende deve trovare gli stessi
     step: int = 0
     parts: int = 1  # in quante parti si divide un lotto perché stia in memoria
+    scaler: dict[str, Any] = field(default_factory=dict)  # la scala della perdita, in fp16
     log: list[dict[str, Any]] = field(default_factory=list)
 
     @property
@@ -289,33 +294,79 @@ class Progress:
         losses = self.valid_losses
         return len(losses) - 1 - losses.index(min(losses)) if losses else 0
 
+# %% ../book/15_addestramento.ipynb #92aa4a83
+@dataclass
+class Run:
+    "Un addestramento in corso: che cosa si addestra, come, dove si scrive, a che punto è."
+
+    model: Transformer
+    tokenizer: Tokenizer
+    config: TrainingConfig
+    folder: Path
+    optimizer: torch.optim.Optimizer
+    scaler: GradScaler | None
+    progress: Progress
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.model.parameters()).device
+
+    @property
+    def finished(self) -> bool:
+        "Se i passi sono tutti fatti, o se da `patience` validazioni non si migliora."
+        return self.last_step or self.progress.stalled >= (self.config.patience or math.inf)
+
+    @property
+    def last_step(self) -> bool:
+        return self.progress.step >= self.config.max_steps
+
 # %% ../book/15_addestramento.ipynb #f5685ccd
 LOG_EVERY = 20  # passi fra una riga di log e la successiva
 
 
-def _finite(loss: float, progress: Progress, folder: Path) -> float:
+def _finite(loss: float, run: Run) -> float:
     if not math.isfinite(loss):
-        good = f"L'ultimo stato buono è in {folder}: riprendi con --resume e" if progress.valid_losses else "Ricomincia con"
-        raise AnnotatedError(f"passo {progress.step}: la perdita non è più un numero. {good} un --factor più piccolo.")
+        good = f"L'ultimo stato buono è in {run.folder}: riprendi con --resume e" if run.progress.valid_losses else "Ricomincia con"
+        raise AnnotatedError(f"passo {run.progress.step}: la perdita non è più un numero. {good} un --factor più piccolo.")
     return loss
 
 
-def _log_step(
-    progress: Progress, losses: list[Tensor], rate: float, speed: float, seconds: float, folder: Path
-) -> str:  # che cosa scrivere accanto alla barra
-    loss = _finite(float(torch.stack(losses).mean()), progress, folder)
-    measures = {"loss": loss, "learning_rate": rate, "tokens_per_second": round(speed), "seconds": round(seconds, 1)}
-    progress.log.append({"step": progress.step, **measures})
-    return f"perdita {loss:.3f}, {speed:,.0f} pezzi/s"
+class _Meter:
+    "Perdita e velocità fra una riga di diario e la successiva, senza far aspettare la scheda a ogni passo."
+
+    def __init__(self, run: Run):
+        self.run, self.started = run, time.perf_counter()
+        self.losses: list[Tensor] = []
+        self.tokens = torch.zeros((), dtype=torch.long, device=run.device)
+        self.beginning = self.started - run.progress.seconds
+
+    def add(self, loss: Tensor, batch: Batch) -> None:
+        self.losses.append(loss)
+        self.tokens += rank_and_size()[1] * batch.tgt_out.count_nonzero()
+
+    @property
+    def loss(self) -> float:
+        return torch.stack(self.losses).mean().item() if self.losses else 0.0
+
+    def write(self, rate: float) -> str:  # che cosa scrivere accanto alla barra
+        "Una riga di diario; poi si ricomincia a contare."
+        now, loss = time.perf_counter(), _finite(self.loss, self.run)
+        speed, seconds = self.tokens.item() / (now - self.started), now - self.beginning
+        measures = {"loss": loss, "learning_rate": rate, "tokens_per_second": round(speed), "seconds": round(seconds, 1)}
+        self.run.progress.log.append({"step": self.run.progress.step, **measures})
+        self.losses, self.started = [], now
+        self.tokens.zero_()
+        return f"perdita {loss:.3f}, {speed:,.0f} pezzi/s"
 
 # %% ../book/15_addestramento.ipynb #511e9762
-def _save_progress(
-    folder: Path, model: Transformer, optimizer: torch.optim.Optimizer, tokenizer: Tokenizer, progress: Progress
-) -> None:
-    if world()[0] == 0:  # con più processi scrive uno solo
-        save_state(folder / "state.safetensors", model, optimizer, tokenizer, **asdict(progress))
-        with atomic_write(folder / "log.jsonl") as file:
-            file.writelines(f"{json.dumps(entry)}\n".encode() for entry in progress.log)
+def _save_progress(run: Run) -> None:
+    if rank_and_size()[0] > 0:  # con più processi scrive uno solo
+        return
+    run.progress.scaler = run.scaler.state_dict() if run.scaler else {}
+    save_state(run.folder / "state.safetensors", run.model, run.optimizer, run.tokenizer, **asdict(run.progress))
+    if run.progress.step:
+        with atomic_write(run.folder / "log.jsonl") as file:
+            file.writelines(f"{json.dumps(entry)}\n".encode() for entry in run.progress.log)
 
 
 def _to_tensorboard(folder: Path, log: list[dict[str, Any]]) -> None:
@@ -329,21 +380,18 @@ def _to_tensorboard(folder: Path, log: list[dict[str, Any]]) -> None:
                 writer.add_scalar(name, row[name], row["step"])
 
 # %% ../book/15_addestramento.ipynb #393df89b
-def _validate(
-    folder: Path, model: Transformer, tokenizer: Tokenizer, validation: Corpus, config: TrainingConfig, progress: Progress
-) -> float:  # la perdita di validazione
-    rank, size = world()
-    averaged = averaged_model(folder, model, progress.step, config.average) if rank == 0 else copy.deepcopy(model)
+def _validate(run: Run, validation: Corpus) -> float:  # la perdita di validazione
+    (rank, size), progress, config = rank_and_size(), run.progress, run.config
+    averaged = averaged_model(run.folder, run.model, progress.step, config.average) if rank == 0 else copy.deepcopy(run.model)
     if size > 1:
         for p in averaged.parameters():
             dist.broadcast(p.data, src=0)
-    device = next(model.parameters()).device
-    valid = _finite(validation_loss(averaged, validation, min(config.max_tokens, 4096), device), progress, folder)
+    valid = _finite(validation_loss(averaged, validation, min(config.max_tokens, 4096), config.precision), run)
     if rank == 0 and valid < min(progress.valid_losses, default=math.inf):
-        save_model(folder, averaged, tokenizer)
+        save_model(run.folder, averaged, run.tokenizer)
     progress.log.append({"step": progress.step, "valid_loss": valid})
     if rank == 0 and config.tensorboard:
-        _to_tensorboard(folder, progress.log)
+        _to_tensorboard(run.folder, progress.log)
     return valid
 
 # %% ../book/15_addestramento.ipynb #5daf6772
@@ -368,6 +416,15 @@ def _signals() -> Iterator[list[int]]:
         for number, handler in before.items():
             signal.signal(number, handler)
 
+# %% ../book/15_addestramento.ipynb #fac26292
+def _check_agreement(*facts: Any) -> None:
+    rank, size = rank_and_size()
+    everyone: list[Any] = [None] * size
+    if size > 1:
+        dist.all_gather_object(everyone, facts)
+    if size > 1 and any(other != everyone[0] for other in everyone):
+        raise AnnotatedError(f"processo {rank}: dati, vocabolario o stato diversi da quelli degli altri. Copia la stessa cartella su ogni macchina.")
+
 # %% ../book/15_addestramento.ipynb #0ae8cfab
 def check_folder(folder: Path, resume: bool) -> None:
     """Solleva `AnnotatedError` se in `folder` non si può addestrare senza toccare ciò che c'è già.
@@ -384,16 +441,20 @@ def check_folder(folder: Path, resume: bool) -> None:
         )
 
 
-def _start(
-    path: Path, model: Transformer, optimizer: torch.optim.Optimizer, tokenizer: Tokenizer, stream: dict[str, int]
-) -> Progress:
-    if not path.exists():
-        return Progress(stream)
-    saved = load_state(path, model, optimizer, tokenizer)
-    for name, value in saved["stream"].items():
-        if stream[name] != value:
-            raise AnnotatedError(f"{path}: addestramento cominciato con {name} = {value}, non {stream[name]}. Riprendilo così.")
-    return Progress(**{name: saved[name] for name in ("stream", "step", "parts", "log")})
+def _start(run: Run, resume: bool) -> None:
+    "Rimette `run` al punto in cui un addestramento interrotto l'ha lasciato, se ce n'è uno."
+    check_folder(run.folder, resume)
+    path, progress = run.folder / "state.safetensors", run.progress
+    if path.exists():
+        saved = load_state(path, run.model, run.optimizer, run.tokenizer)
+        for name, value in saved["stream"].items():
+            if progress.stream[name] != value:
+                told = f"{name} = {value}, non {progress.stream[name]}"
+                raise AnnotatedError(f"{path}: addestramento cominciato con {told}. Riprendilo così.")
+        run.progress = Progress(**{name: saved[name] for name in asdict(progress) if name in saved})
+    if run.scaler and run.progress.scaler:
+        run.scaler.load_state_dict(run.progress.scaler)
+    _check_agreement(run.tokenizer.fingerprint, run.progress.stream, run.progress.step)
 
 # %% ../book/15_addestramento.ipynb #ff569c98
 @contextmanager
@@ -412,20 +473,65 @@ def reserved(folder: Path) -> Iterator[None]:
     finally:
         lock.release()
 
-# %% ../book/15_addestramento.ipynb #fac26292
-def _check_agreement(*facts: Any) -> None:
-    rank, size = world()
-    everyone: list[Any] = [None] * size
-    if size > 1:
-        dist.all_gather_object(everyone, facts)
-    if size > 1 and any(other != everyone[0] for other in everyone):
-        raise AnnotatedError(f"processo {rank}: dati, vocabolario o stato diversi da quelli degli altri. Copia la stessa cartella su ogni macchina.")
-
 # %% ../book/15_addestramento.ipynb #f8b3f742
 def _stopped(received: list[int], step: int, device: torch.device) -> bool:
-    if world()[1] == 1:
+    if rank_and_size()[1] == 1:
         return bool(received)
-    return step % LOG_EVERY == 0 and bool(world_sum(torch.tensor(len(received), device=device)))
+    return step % LOG_EVERY == 0 and bool(sum_over_processes(torch.tensor(len(received), device=device)))
+
+# %% ../book/15_addestramento.ipynb #e4843467
+def _objective(run: Run) -> nn.Module:
+    objective, (rank, size) = Objective(run.model.train(), run.config.smoothing, run.config.compiled), rank_and_size()
+    if size == 1:
+        return objective
+    if rank > 0:
+        torch.manual_seed(1000 * rank + run.config.seed + run.progress.step)  # a ogni processo il suo dropout
+    return DistributedDataParallel(objective)
+
+
+def on_device(batches: Iterator[Batch], device: torch.device) -> Iterator[Batch]:
+    "Gli stessi lotti, su `device`; se è una GPU, il prossimo parte mentre lei lavora a questo."
+    if device.type != "cuda":
+        yield from (Batch(*(x.to(device) for x in batch)) for batch in batches)
+        return
+    sent = (Batch(*(x.pin_memory().to(device, non_blocking=True) for x in batch)) for batch in batches)
+    batch = next(sent)
+    for following in sent:
+        yield batch
+        batch = following
+    yield batch
+
+# %% ../book/15_addestramento.ipynb #2eac1527
+def _steps(run: Run, training: Corpus, validation: Corpus) -> None:
+    "I passi che mancano, con diario, validazioni e salvataggi."
+    objective, config, progress = _objective(run), run.config, run.progress
+    batches = on_device(batch_stream(training, config.max_tokens, config.seed, skip=progress.step), run.device)
+    if progress.step == 0:  # così riprende anche chi viene ucciso prima della prima validazione
+        _save_progress(run)
+    bar = tqdm(total=config.max_steps, initial=progress.step, unit="passo", desc="addestramento", disable=rank_and_size()[0] > 0)
+    meter = _Meter(run)
+    with bar, _signals() as received:
+        while not run.finished:
+            batch = next(batches)
+            progress.step += 1
+            rate = noam(progress.step, run.model.config.d_model, config.warmup, config.factor)
+            loss, progress.parts = train_step_in_memory(
+                objective, run.optimizer, batch, rate, progress.parts, config.precision, run.scaler
+            )
+            meter.add(loss, batch)
+            bar.update()
+            if progress.step % LOG_EVERY == 0 or run.last_step:
+                bar.set_postfix_str(meter.write(rate))
+            if progress.step % config.valid_every == 0 or run.last_step:
+                pause = time.perf_counter()
+                valid = _validate(run, validation)
+                bar.write(f"passo {progress.step}: validazione {valid:.4f} (perplessità {math.exp(valid):.2f})", sys.stderr)
+                _save_progress(run)
+                meter.started += time.perf_counter() - pause  # la velocità è quella dei passi
+            if _stopped(received, progress.step, run.device):
+                _finite(meter.loss, run)
+                _save_progress(run)
+                raise KeyboardInterrupt(f"stato salvato al passo {progress.step}: riprendi con --resume")
 
 # %% ../book/15_addestramento.ipynb #84ff467a
 def train(
@@ -443,50 +549,13 @@ def train(
     numero: lo stato salvato resta l'ultimo buono. A SIGTERM o SIGINT salva e solleva `KeyboardInterrupt`. Con `torchrun`
     la eseguono tutti i processi.
     """
-    folder, optimizer, (rank, size) = Path(folder), make_optimizer(model), world()
-    check_folder(folder, resume)
     device = next(model.parameters()).device
-    stream = {"seed": config.seed, "max_tokens": config.max_tokens, "tokens": len(training.tokens)}
-    progress = _start(folder / "state.safetensors", model, optimizer, tokenizer, stream) if resume else Progress(stream)
-    _check_agreement(tokenizer.fingerprint, stream["tokens"], progress.step)
-    if rank > 0:
-        torch.manual_seed(1000 * rank + config.seed + progress.step)  # a ogni processo il suo dropout
-    objective: nn.Module = Objective(model.train(), config.smoothing, config.compiled)
-    objective = DistributedDataParallel(objective) if size > 1 else objective
-    batches = batch_stream(training, config.max_tokens, config.seed, skip=progress.step)
-    losses: list[Tensor] = []
-    tokens, started = torch.zeros((), dtype=torch.long, device=device), time.perf_counter()
-    beginning = started - progress.seconds
-    bar = tqdm(total=config.max_steps, initial=progress.step, unit="passo", desc="addestramento", disable=rank > 0)
-    with bar, _signals() as received:
-        if progress.step == 0 and rank == 0:  # così riprende anche chi viene ucciso prima della prima validazione
-            save_state(folder / "state.safetensors", model, optimizer, tokenizer, **asdict(progress))
-        while progress.step < config.max_steps and progress.stalled < (config.patience or math.inf):
-            batch = Batch(*(x.to(device, non_blocking=True) for x in next(batches)))
-            progress.step += 1
-            rate = noam(progress.step, model.config.d_model, config.warmup, config.factor)
-            loss, progress.parts = train_step_in_memory(objective, optimizer, batch, rate, progress.parts, config.bf16)
-            losses.append(loss)
-            tokens += size * batch.tgt_out.count_nonzero()
-            bar.update()
-            last = progress.step == config.max_steps
-            if progress.step % LOG_EVERY == 0 or last:
-                now = time.perf_counter()
-                speed = tokens.item() / (now - started)
-                bar.set_postfix_str(_log_step(progress, losses, rate, speed, now - beginning, folder))
-                losses, started = [], now
-                tokens.zero_()
-            if progress.step % config.valid_every == 0 or last:
-                pause = time.perf_counter()
-                valid = _validate(folder, model, tokenizer, validation, config, progress)
-                bar.write(f"passo {progress.step}: validazione {valid:.4f} (perplessità {math.exp(valid):.2f})", sys.stderr)
-                _save_progress(folder, model, optimizer, tokenizer, progress)
-                started += time.perf_counter() - pause  # la velocità è quella dei passi
-            if _stopped(received, progress.step, device):
-                _finite(float(sum(losses)), progress, folder)
-                _save_progress(folder, model, optimizer, tokenizer, progress)
-                raise KeyboardInterrupt(f"stato salvato al passo {progress.step}: riprendi con --resume")
-        if not progress.valid_losses:  # ripreso quando non c'era più nulla da fare, e mai misurato
-            _validate(folder, model, tokenizer, validation, config, progress)
-            _save_progress(folder, model, optimizer, tokenizer, progress)
-    return min(progress.valid_losses)
+    progress = Progress({"seed": config.seed, "max_tokens": config.max_tokens, "tokens": len(training.tokens)})
+    run = Run(model, tokenizer, config, Path(folder), make_optimizer(model), new_scaler(device, config.precision), progress)
+    with reserved(run.folder) if rank_and_size()[0] == 0 else nullcontext():
+        _start(run, resume)
+        _steps(run, training, validation)
+        if not run.progress.valid_losses:  # ripreso quando non c'era più nulla da fare, e mai misurato
+            _validate(run, validation)
+            _save_progress(run)
+    return min(run.progress.valid_losses)
