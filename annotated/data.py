@@ -6,7 +6,7 @@
 __all__ = ['FORMAT', 'Batch', 'pad', 'Corpus', 'Pair', 'encode_pairs', 'make_batches', 'read_lines', 'read_pairs',
            'check_sources', 'DataFolder', 'find_data', 'digest', 'load_corpus']
 
-# %% ../book/12_dati.ipynb #5e3a9ae3
+# %% ../book/12_dati.ipynb #3fc2b230
 import hashlib
 import json
 import lzma
@@ -155,7 +155,7 @@ def read_lines(
     except OSError as error:
         raise AnnotatedError(f"{path}: non riesco a leggere ({reason(error)}).") from error
 
-# %% ../book/12_dati.ipynb #c83084dc
+# %% ../book/12_dati.ipynb #7884ec83
 def read_pairs(
     path: str | Path,  # tre colonne separate da tabulazione: fonte, frase, traduzione
     repeat: dict[str, float] | None = None,  # quante volte rendere le coppie di una fonte (0,5 = una sì e una no); le altre una
@@ -177,7 +177,7 @@ def read_pairs(
     if not number:
         raise AnnotatedError(f"{path}: il file è vuoto. Servono righe «fonte, frase, traduzione».")
 
-# %% ../book/12_dati.ipynb #b5e46a99
+# %% ../book/12_dati.ipynb #de62bb14
 def check_sources(files: Iterable[Path], repeat: dict[str, float]) -> None:
     "Solleva `AnnotatedError` se una fonte di `repeat` non c'è nei file."
     known = {line.split("\t", 1)[0] for path in files for line in read_lines(path)} if repeat else set()
@@ -215,7 +215,7 @@ def _cached(folder: Path, vocab_size: int) -> Corpus | None:
     except Exception:  # un file rovinato può far sollevare di tutto
         return None
 
-# %% ../book/12_dati.ipynb #180b4657
+# %% ../book/12_dati.ipynb #0cbaa60f
 def digest(
     files: Iterable[Path],
     *settings: Any,  # ciò che se ne fa: numeri, testi, liste

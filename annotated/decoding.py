@@ -57,6 +57,33 @@ def _take(x: Tensor, indices: Tensor) -> Tensor:
     "Le ipotesi `indices` (A, n) di `x`, (A, m) o (A, m, lunghezza)."
     return x.gather(1, indices) if x.ndim == 2 else x.gather(1, indices[:, :, None].expand(-1, -1, x.size(2)))
 
+# %% ../book/16_decodifica.ipynb #b3b88696
+class _Finished:
+    "Di ogni frase, le K migliori ipotesi già chiuse."
+
+    def __init__(self, B: int, K: int, L: int, device: torch.device):
+        self.scores = torch.full((B, K), -torch.inf, device=device)
+        self.texts = torch.full((B, K, L), PAD, device=device)
+
+    def add(self, active: Tensor, scores: Tensor, texts: Tensor) -> None:
+        "Mette in gara le ipotesi (A, K) delle frasi `active` (A,); −∞ è il punteggio di chi non ha chiuso."
+        both = torch.cat((self.scores[active], scores), dim=1)
+        self.scores[active], best = both.topk(scores.size(1))
+        self.texts[active] = _take(torch.cat((self.texts[active], texts), dim=1), best)
+
+    def beatable(self, active: Tensor, hope: Tensor) -> Tensor:
+        "Se vale la pena di cercare ancora: mancano ipotesi, o quella aperta può arrivare a `hope` (A,), più della migliore."
+        missing = self.scores[active, -1].isinf()
+        greedy = self.scores.size(1) == 1  # una sola ipotesi: la prima che chiude è la risposta
+        return missing if greedy else missing | (self.scores[active, 0] < hope)
+
+    def hypotheses(self) -> list[list[Hypothesis]]:
+        "Per ogni frase, dalla migliore."
+        return [
+            [Hypothesis(score, [i for i in ids if i != PAD]) for score, ids in zip(*row, strict=True) if math.isfinite(score)]
+            for row in zip(self.scores.tolist(), self.texts.tolist(), strict=True)
+        ]
+
 # %% ../book/16_decodifica.ipynb #2e0cccfb
 @torch.inference_mode()
 def beam_search(
@@ -66,52 +93,35 @@ def beam_search(
     alpha: float = 0.6,  # esponente di `length_penalty`
     extra: int = 50,  # la traduzione ha al più `extra` pezzi oltre quelli della partenza
 ) -> list[list[Hypothesis]]:  # per ogni frase le ipotesi finite, dalla migliore
-    """Beam search su un lotto di frasi (Vaswani 2017, §6.1).
-
-    A ogni passo ogni frase tiene le K continuazioni più probabili; quelle che finiscono con EOS escono dalla
-    gara. Una frase è conclusa, e lascia il lotto, quando ha K ipotesi finite e nessuna di quelle aperte può più
-    superare la migliore.
-    """
+    "Beam search su un lotto: a ogni passo ogni frase tiene le K continuazioni più probabili (Vaswani 2017, §6.1)."
     (B, _), K, device = src.shape, beam, src.device
     memory, memory_mask = model.encode(src)
     limits = ((src != PAD).sum(dim=1) + extra).clamp(max=model.config.max_len)  # (B,)
     L = int(limits.max())
     penalty = torch.tensor([length_penalty(n, alpha) for n in range(L + 1)], device=device)
-    caches = [KVCache(L) for _ in memory]
-    best = torch.full((B, K), -torch.inf, device=device)  # i punteggi delle migliori ipotesi finite…
-    texts = torch.full((B, K, L), PAD, device=device)  # …e i loro pezzi
-    active, tokens, prefixes = torch.arange(B, device=device), torch.full((B * K, 1), BOS, device=device), texts
-    scores = best.clone()
+    caches, finished = [KVCache(L) for _ in memory], _Finished(B, K, L, device)
+    active, tokens, prefixes = torch.arange(B, device=device), torch.full((B * K, 1), BOS, device=device), finished.texts
+    scores = torch.full((B, K), -torch.inf, device=device)
     scores[:, 0] = 0.0  # all'inizio le K ipotesi sono uguali: ne conta una
     for length in range(1, L + 1):
         logits = model.step(tokens, memory, memory_mask, caches).float().unflatten(0, (-1, K))  # (A, K, V)
         at_limit = limits[active] == length
         scores, parents, pieces = best_continuations(logits, scores, at_limit)
         written, ends = _take(prefixes, parents), pieces == EOS
-        finished = scores.masked_fill(~ends, -torch.inf)[:, :K] / penalty[length]
-        best[active], top = torch.cat((best[active], finished), dim=1).topk(K)
-        texts[active] = _take(torch.cat((texts[active], written[:, :K]), dim=1), top)
+        finished.add(active, scores.masked_fill(~ends, -torch.inf)[:, :K] / penalty[length], written[:, :K])
         alive = ends.long().argsort(dim=1, stable=True)[:, :K]  # le prime K che non chiudono
         scores, parents, pieces, prefixes = (_take(x, alive) for x in (scores, parents, pieces, written))
         prefixes[:, :, length - 1] = pieces
-        hope = best[active, -1].isinf()  # mancano ipotesi finite; con K = 1, che è greedy, ne basta una
-        if K > 1:
-            hope |= best[active, 0] < scores[:, 0] / penalty[limits[active]]
-        keep = hope & ~at_limit
+        keep = finished.beatable(active, scores[:, 0] / penalty[limits[active]]) & ~at_limit
         if not keep.any():
             break
         rows = (torch.arange(len(active), device=device)[:, None] * K + parents)[keep].flatten()
-        active, scores, prefixes, tokens = active[keep], scores[keep], prefixes[keep], pieces[keep].view(-1, 1)
-        shrinks = not keep.all()
-        if K > 1 or shrinks:
-            for cache in caches:
-                cache.reorder(rows)
-        if shrinks:
+        if shrinks := not keep.all():
             memory, memory_mask = [(k[keep], v[keep]) for k, v in memory], memory_mask[keep]
-    return [
-        [Hypothesis(score, [i for i in ids if i != PAD]) for score, ids in zip(*row, strict=True) if math.isfinite(score)]
-        for row in zip(best.tolist(), texts.tolist(), strict=True)
-    ]
+        for cache in caches if shrinks or K > 1 else ():
+            cache.reorder(rows)
+        active, scores, prefixes, tokens = active[keep], scores[keep], prefixes[keep], pieces[keep].view(-1, 1)
+    return finished.hypotheses()
 
 # %% ../book/16_decodifica.ipynb #d3f03395
 def encode_sources(

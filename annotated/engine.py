@@ -91,7 +91,7 @@ def sum_over_processes(x: Tensor) -> Tensor:
         dist.all_reduce(x)
     return x
 
-# %% ../book/14_passo.ipynb #c0f1a8c2
+# %% ../book/14_passo.ipynb #318969a3
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 

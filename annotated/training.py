@@ -7,7 +7,7 @@ __all__ = ['MODELS', 'LOG_EVERY', 'batch_stream', 'validation_loss', 'save_model
            'publish_model', 'save_state', 'load_state', 'mean_weights', 'averaged_model', 'TrainingConfig', 'Progress',
            'Run', 'check_folder', 'reserved', 'on_device', 'train']
 
-# %% ../book/15_addestramento.ipynb #a93e015b
+# %% ../book/15_addestramento.ipynb #86aacbf1
 import copy
 import hashlib
 import json
@@ -41,7 +41,7 @@ from .optim import make_optimizer, noam, translation_loss
 from .tokenizer import Tokenizer
 from .transformer import Config, Transformer
 
-# %% ../book/15_addestramento.ipynb #9baa67f8
+# %% ../book/15_addestramento.ipynb #8552a401
 def batch_stream(corpus: Corpus, max_tokens: int, seed: int, skip: int = 0) -> Iterator[Batch]:
     """I lotti, epoca dopo epoca e senza fine, ogni volta in un altro ordine; `skip` salta quelli già visti.
 
@@ -58,7 +58,7 @@ def batch_stream(corpus: Corpus, max_tokens: int, seed: int, skip: int = 0) -> I
                 yield batch._replace(tgt_out=torch.zeros_like(batch.tgt_out))
         skip = max(0, skip - len(batches))
 
-# %% ../book/15_addestramento.ipynb #a92ccecb
+# %% ../book/15_addestramento.ipynb #71ec4b55
 @torch.inference_mode()
 def validation_loss(
     model: Transformer, corpus: Corpus, max_tokens: int, precision: str = "fp32"
@@ -205,7 +205,7 @@ def save_state(
         tensors["random_cuda"] = torch.cuda.get_rng_state()
     _save_tensors(path, tensors, {"vocabulary": tokenizer.fingerprint, "config": asdict(model.config), **progress})
 
-# %% ../book/15_addestramento.ipynb #4a696548
+# %% ../book/15_addestramento.ipynb #5fce643c
 def load_state(
     path: Path, model: Transformer, optimizer: torch.optim.Optimizer, tokenizer: Tokenizer
 ) -> dict[str, Any]:  # ciò che era in `progress`
@@ -249,7 +249,7 @@ def averaged_model(
         old.unlink()
     return averaged
 
-# %% ../book/15_addestramento.ipynb #ac9c94fa
+# %% ../book/15_addestramento.ipynb #33d25eb8
 @dataclass(frozen=True)
 class TrainingConfig:
     "Come si addestra; i valori predefiniti sono quelli di Base, tranne i pezzi per lotto (25.000 nell'articolo)."
@@ -262,12 +262,13 @@ class TrainingConfig:
     valid_every: int = 1000  # passi fra una validazione (e un checkpoint) e la successiva
     average: int = 5  # il modello è la media degli ultimi checkpoint (§6.1); 1 = solo l'ultimo
     patience: int | None = None  # validazioni senza un miglioramento dopo le quali ci si ferma; None = mai
+    minutes: float | None = None  # quanto può durare questo giro: poi misura, salva e si ferma; None = quanto serve
     precision: str = "fp32"  # dei prodotti di matrici: fp32, bf16 o fp16
     compiled: bool = False  # `torch.compile`
     tensorboard: bool = False  # scrive il diario anche per TensorBoard
     seed: int = 1
 
-# %% ../book/15_addestramento.ipynb #ec5884bc
+# %% ../book/15_addestramento.ipynb #7b509a32
 @dataclass
 class Progress:
     "A che punto è un addestramento."
@@ -294,7 +295,7 @@ class Progress:
         losses = self.valid_losses
         return len(losses) - 1 - losses.index(min(losses)) if losses else 0
 
-# %% ../book/15_addestramento.ipynb #92aa4a83
+# %% ../book/15_addestramento.ipynb #cbd8ad49
 @dataclass
 class Run:
     "Un addestramento in corso: che cosa si addestra, come, dove si scrive, a che punto è."
@@ -306,6 +307,7 @@ class Run:
     optimizer: torch.optim.Optimizer
     scaler: GradScaler | None
     progress: Progress
+    expired: bool = False  # il tempo di `minutes` è finito
 
     @property
     def device(self) -> torch.device:
@@ -313,14 +315,14 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        "Se i passi sono tutti fatti, o se da `patience` validazioni non si migliora."
+        "Se i passi o il tempo sono finiti, o se da `patience` validazioni non si migliora."
         return self.last_step or self.progress.stalled >= (self.config.patience or math.inf)
 
     @property
     def last_step(self) -> bool:
-        return self.progress.step >= self.config.max_steps
+        return self.expired or self.progress.step >= self.config.max_steps
 
-# %% ../book/15_addestramento.ipynb #f5685ccd
+# %% ../book/15_addestramento.ipynb #b62dc6d9
 LOG_EVERY = 20  # passi fra una riga di log e la successiva
 
 
@@ -358,7 +360,7 @@ class _Meter:
         self.tokens.zero_()
         return f"perdita {loss:.3f}, {speed:,.0f} pezzi/s"
 
-# %% ../book/15_addestramento.ipynb #511e9762
+# %% ../book/15_addestramento.ipynb #93a15987
 def _save_progress(run: Run) -> None:
     if rank_and_size()[0] > 0:  # con più processi scrive uno solo
         return
@@ -379,7 +381,7 @@ def _to_tensorboard(folder: Path, log: list[dict[str, Any]]) -> None:
             for name in row.keys() - {"step"}:
                 writer.add_scalar(name, row[name], row["step"])
 
-# %% ../book/15_addestramento.ipynb #393df89b
+# %% ../book/15_addestramento.ipynb #ef03441c
 def _validate(run: Run, validation: Corpus) -> float:  # la perdita di validazione
     (rank, size), progress, config = rank_and_size(), run.progress, run.config
     averaged = averaged_model(run.folder, run.model, progress.step, config.average) if rank == 0 else copy.deepcopy(run.model)
@@ -416,7 +418,7 @@ def _signals() -> Iterator[list[int]]:
         for number, handler in before.items():
             signal.signal(number, handler)
 
-# %% ../book/15_addestramento.ipynb #fac26292
+# %% ../book/15_addestramento.ipynb #cbd260bb
 def _check_agreement(*facts: Any) -> None:
     rank, size = rank_and_size()
     everyone: list[Any] = [None] * size
@@ -425,7 +427,7 @@ def _check_agreement(*facts: Any) -> None:
     if size > 1 and any(other != everyone[0] for other in everyone):
         raise AnnotatedError(f"processo {rank}: dati, vocabolario o stato diversi da quelli degli altri. Copia la stessa cartella su ogni macchina.")
 
-# %% ../book/15_addestramento.ipynb #0ae8cfab
+# %% ../book/15_addestramento.ipynb #752591f1
 def check_folder(folder: Path, resume: bool) -> None:
     """Solleva `AnnotatedError` se in `folder` non si può addestrare senza toccare ciò che c'è già.
 
@@ -473,13 +475,14 @@ def reserved(folder: Path) -> Iterator[None]:
     finally:
         lock.release()
 
-# %% ../book/15_addestramento.ipynb #f8b3f742
-def _stopped(received: list[int], step: int, device: torch.device) -> bool:
+# %% ../book/15_addestramento.ipynb #22237e84
+def _together(run: Run, mine: bool) -> bool:
+    "Se qualcuno dei processi ha una ragione per fermarsi."
     if rank_and_size()[1] == 1:
-        return bool(received)
-    return step % LOG_EVERY == 0 and bool(sum_over_processes(torch.tensor(len(received), device=device)))
+        return mine
+    return run.progress.step % LOG_EVERY == 0 and bool(sum_over_processes(torch.tensor(int(mine), device=run.device)))
 
-# %% ../book/15_addestramento.ipynb #e4843467
+# %% ../book/15_addestramento.ipynb #f604a852
 def _objective(run: Run) -> nn.Module:
     objective, (rank, size) = Objective(run.model.train(), run.config.smoothing, run.config.compiled), rank_and_size()
     if size == 1:
@@ -501,7 +504,7 @@ def on_device(batches: Iterator[Batch], device: torch.device) -> Iterator[Batch]
         batch = following
     yield batch
 
-# %% ../book/15_addestramento.ipynb #2eac1527
+# %% ../book/15_addestramento.ipynb #e6786efb
 def _steps(run: Run, training: Corpus, validation: Corpus) -> None:
     "I passi che mancano, con diario, validazioni e salvataggi."
     objective, config, progress = _objective(run), run.config, run.progress
@@ -509,7 +512,7 @@ def _steps(run: Run, training: Corpus, validation: Corpus) -> None:
     if progress.step == 0:  # così riprende anche chi viene ucciso prima della prima validazione
         _save_progress(run)
     bar = tqdm(total=config.max_steps, initial=progress.step, unit="passo", desc="addestramento", disable=rank_and_size()[0] > 0)
-    meter = _Meter(run)
+    meter, deadline = _Meter(run), time.perf_counter() + 60 * (config.minutes or math.inf)
     with bar, _signals() as received:
         while not run.finished:
             batch = next(batches)
@@ -520,6 +523,7 @@ def _steps(run: Run, training: Corpus, validation: Corpus) -> None:
             )
             meter.add(loss, batch)
             bar.update()
+            run.expired = _together(run, time.perf_counter() > deadline)
             if progress.step % LOG_EVERY == 0 or run.last_step:
                 bar.set_postfix_str(meter.write(rate))
             if progress.step % config.valid_every == 0 or run.last_step:
@@ -528,12 +532,12 @@ def _steps(run: Run, training: Corpus, validation: Corpus) -> None:
                 bar.write(f"passo {progress.step}: validazione {valid:.4f} (perplessità {math.exp(valid):.2f})", sys.stderr)
                 _save_progress(run)
                 meter.started += time.perf_counter() - pause  # la velocità è quella dei passi
-            if _stopped(received, progress.step, run.device):
+            if _together(run, bool(received)):
                 _finite(meter.loss, run)
                 _save_progress(run)
                 raise KeyboardInterrupt(f"stato salvato al passo {progress.step}: riprendi con --resume")
 
-# %% ../book/15_addestramento.ipynb #84ff467a
+# %% ../book/15_addestramento.ipynb #d9567b9c
 def train(
     model: Transformer,
     tokenizer: Tokenizer,
