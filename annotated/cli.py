@@ -427,6 +427,7 @@ def make_parser() -> argparse.ArgumentParser:
     p.add_argument("--valid-every", type=_positive, metavar="N", help="passi fra due validazioni" + usual("valid_every"))
     p.add_argument("--average", type=_positive, metavar="N", help="il modello è la media degli ultimi N checkpoint" + usual("average"))
     p.add_argument("--patience", type=_positive, metavar="N", help="si ferma dopo N validazioni senza migliorare")
+    p.add_argument("--minutes", type=_rate, metavar="M", help="dopo tanti minuti misura, salva e si ferma: poi si riprende con --resume")
     p.add_argument("--repeat", type=_repetition, action="append", metavar="FONTE=N", help="usa una fonte N volte; 0 = mai, 0.5 = una coppia sì e una no")
     p.add_argument("--precision", choices=list(DTYPES), help="dei prodotti di matrici (predefinita: la più rapida che c'è)")
     p.add_argument("--compile", dest="compiled", action="store_true", default=None, help="usa torch.compile")

@@ -57,7 +57,7 @@ def _take(x: Tensor, indices: Tensor) -> Tensor:
     "Le ipotesi `indices` (A, n) di `x`, (A, m) o (A, m, lunghezza)."
     return x.gather(1, indices) if x.ndim == 2 else x.gather(1, indices[:, :, None].expand(-1, -1, x.size(2)))
 
-# %% ../book/16_decodifica.ipynb #b3b88696
+# %% ../book/16_decodifica.ipynb #2ab6e083
 class _Finished:
     "Di ogni frase, le K migliori ipotesi già chiuse."
 
@@ -84,7 +84,7 @@ class _Finished:
             for row in zip(self.scores.tolist(), self.texts.tolist(), strict=True)
         ]
 
-# %% ../book/16_decodifica.ipynb #2e0cccfb
+# %% ../book/16_decodifica.ipynb #2d30ca0e
 @torch.inference_mode()
 def beam_search(
     model: Transformer,
@@ -181,7 +181,7 @@ def translate(
             bar.update(len(chunk))
     return translations
 
-# %% ../book/16_decodifica.ipynb #0017aa25
+# %% ../book/16_decodifica.ipynb #5f92ed09
 PRECISIONS = ("fp32", "bf16", "fp16", "int8")
 
 

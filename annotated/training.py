@@ -249,7 +249,7 @@ def averaged_model(
         old.unlink()
     return averaged
 
-# %% ../book/15_addestramento.ipynb #33d25eb8
+# %% ../book/15_addestramento.ipynb #fafbcd4a
 @dataclass(frozen=True)
 class TrainingConfig:
     "Come si addestra; i valori predefiniti sono quelli di Base, tranne i pezzi per lotto (25.000 nell'articolo)."
@@ -295,7 +295,7 @@ class Progress:
         losses = self.valid_losses
         return len(losses) - 1 - losses.index(min(losses)) if losses else 0
 
-# %% ../book/15_addestramento.ipynb #cbd8ad49
+# %% ../book/15_addestramento.ipynb #52ac54c8
 @dataclass
 class Run:
     "Un addestramento in corso: che cosa si addestra, come, dove si scrive, a che punto è."
@@ -475,7 +475,7 @@ def reserved(folder: Path) -> Iterator[None]:
     finally:
         lock.release()
 
-# %% ../book/15_addestramento.ipynb #22237e84
+# %% ../book/15_addestramento.ipynb #94ea5e28
 def _together(run: Run, mine: bool) -> bool:
     "Se qualcuno dei processi ha una ragione per fermarsi."
     if rank_and_size()[1] == 1:
@@ -504,7 +504,7 @@ def on_device(batches: Iterator[Batch], device: torch.device) -> Iterator[Batch]
         batch = following
     yield batch
 
-# %% ../book/15_addestramento.ipynb #e6786efb
+# %% ../book/15_addestramento.ipynb #fdafe8cd
 def _steps(run: Run, training: Corpus, validation: Corpus) -> None:
     "I passi che mancano, con diario, validazioni e salvataggi."
     objective, config, progress = _objective(run), run.config, run.progress
