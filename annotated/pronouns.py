@@ -260,7 +260,7 @@ def unseen_frames() -> list[int]:
     }
     return sorted({p.frame for p in _probes()} - seen)
 
-# %% ../book/87_frasi_con_it.ipynb #74e01cd7
+# %% ../book/87_frasi_con_it.ipynb #f605e2dc
 class Choice(NamedTuple):
     "Una cornice con i tipi fissati: i nomi e gli indizi fra cui si sorteggia."
 
@@ -276,7 +276,8 @@ def _clues(frame: Frame, kinds: tuple[str, str], side: int) -> list[Adjective]:
     )
     verbs, taken = content(re.sub("{.*?}", "", frame.en)), {word for a in other for word in (a.en, a.m)}
     banned = {clue for verb, clue in _banned()[0] if verb in verbs}
-    return [a for a in dict.fromkeys(mine) if not {a.en, a.m} & taken and not {a.en, stem_it(a.m)} & banned]
+    mine = [a for a in dict.fromkeys(mine) if not {a.en, a.m} & taken and not {a.en, stem_it(a.m)} & banned]
+    return [a for a in mine if not content(a.en) & verbs]  # «blocked… because it was blocked» non dice nulla
 
 
 @cache
