@@ -337,7 +337,7 @@ def _draw(rng: random.Random, held_out: bool) -> Probe | None:
         return None  # vietata, oppure «il deserto era deserto»
     return _compose(rng, choice.frame, (a, b), antecedent, clue)
 
-# %% ../book/87_frasi_con_it.ipynb #4c34549e
+# %% ../book/87_frasi_con_it.ipynb #10e7808f
 def capacity(held_out: bool = False) -> int:
     "Quante frasi distinte si possono chiedere a `generate`."
     sizes = [
@@ -358,7 +358,8 @@ def generate(
 
     La gemella è uguale alla traduzione se l'aggettivo non distingue il genere (*fragile*). Solleva `AnnotatedError` se `n` non sta fra 1 e `capacity`.
     """
-    if not 0 < n <= (limit := capacity(held_out)):
+    if not 0 < n <= capacity(held_out):
+        limit = capacity(held_out)
         raise AnnotatedError(
             f"n = {n}: si possono generare da 1 a {limit} frasi distinte. Scegli un n in quell'intervallo."
         )
