@@ -7,13 +7,16 @@ __all__ = ['FOLDER', 'NOUNS', 'ADJECTIVES', 'FRAMES', 'SAME_GENDER', 'HELD_OUT',
            'content', 'stem_it', 'vocabulary', 'unseen_frames', 'Choice', 'choices', 'is_held_out', 'capacity',
            'generate', 'write_pronouns']
 
-# %% ../book/87_frasi_con_it.ipynb #b3f1a079
+# %% ../book/87_frasi_con_it.ipynb #1362b248
 import random
 import re
 import zlib
+from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
 from importlib.resources import files
+from itertools import accumulate
+from math import sqrt
 from pathlib import Path
 from typing import NamedTuple
 
@@ -216,7 +219,7 @@ def stem_it(word: str) -> str:
     "La radice di un nome o aggettivo italiano: cade la vocale finale."
     return re.sub("[aeioàèéìòù]$", "", word)
 
-# %% ../book/87_frasi_con_it.ipynb #07a0e79c
+# %% ../book/87_frasi_con_it.ipynb #b83d2d68
 @cache
 def _probes() -> list[Probe]:
     return read_probes()
@@ -229,13 +232,16 @@ def _clue_it(probe: Probe) -> str:
 
 
 @cache
-def _banned() -> tuple[set[tuple[str, str]], set[tuple[frozenset[str], str]]]:
-    "(verbo, indizio) e (nomi, indizio) delle frasi di prova; l'indizio è la parola inglese o la radice italiana."
-    verbs, pairs = set(), set()
+def _banned() -> tuple[dict[str, set[str]], dict[frozenset[str], set[str]]]:
+    "Gli indizi vietati a ogni verbo, e quelli vietati a ogni coppia di nomi: parole inglesi e radici italiane."
+    verbs: dict[str, set[str]] = {}
+    pairs: dict[frozenset[str], set[str]] = {}
     for probe in _probes():
-        (a, b), clues = probe.nouns, (probe.clue, _clue_it(probe))
-        verbs |= {(verb, clue) for verb in content(probe.en) - content(f"{a.en} {b.en} {probe.clue}") for clue in clues}
-        pairs |= {(frozenset(names), clue) for names in ((a.en, b.en), (a.it, b.it)) for clue in clues}
+        (a, b), clues = probe.nouns, {probe.clue, _clue_it(probe)}
+        for verb in content(probe.en) - content(f"{a.en} {b.en} {probe.clue}"):
+            verbs.setdefault(verb, set()).update(clues)
+        for pair in (frozenset((a.en, b.en)), frozenset((a.it, b.it))):
+            pairs.setdefault(pair, set()).update(clues)
     return verbs, pairs
 
 # %% ../book/87_frasi_con_it.ipynb #855eee5e
@@ -260,13 +266,19 @@ def unseen_frames() -> list[int]:
     }
     return sorted({p.frame for p in _probes()} - seen)
 
-# %% ../book/87_frasi_con_it.ipynb #f605e2dc
+# %% ../book/87_frasi_con_it.ipynb #ddb68dee
 class Choice(NamedTuple):
     "Una cornice con i tipi fissati: i nomi e gli indizi fra cui si sorteggia."
 
     frame: int  # posto in FRAMES
     nouns: tuple[dict[str, list[Noun]], dict[str, list[Noun]]]
     clues: tuple[list[Adjective], list[Adjective]]
+
+    @property
+    def pairs(self) -> int:
+        "Quante coppie di nomi ci possono stare."
+        first, second = (sum(map(len, nouns.values())) for nouns in self.nouns)
+        return first * second
 
 
 def _clues(frame: Frame, kinds: tuple[str, str], side: int) -> list[Adjective]:
@@ -275,20 +287,32 @@ def _clues(frame: Frame, kinds: tuple[str, str], side: int) -> list[Adjective]:
         [a for role in frame.roles[i] for a in ADJECTIVES.get((role, kinds[i]), [])] for i in (side, 1 - side)
     )
     verbs, taken = content(re.sub("{.*?}", "", frame.en)), {word for a in other for word in (a.en, a.m)}
-    banned = {clue for verb, clue in _banned()[0] if verb in verbs}
+    banned = set().union(*(_banned()[0].get(verb, ()) for verb in verbs))
     mine = [a for a in dict.fromkeys(mine) if not {a.en, a.m} & taken and not {a.en, stem_it(a.m)} & banned]
     return [a for a in mine if not content(a.en) & verbs]  # «blocked… because it was blocked» non dice nulla
 
 
 @cache
-def choices() -> list[list[Choice]]:
-    "Per ogni cornice, le coppie di tipi in cui ogni posto ha i suoi indizi."
-    table = []
+def choices() -> list[Choice]:
+    "Le cornici con tutte le coppie di tipi in cui ogni posto ha i suoi indizi."
+    pool = []
     for number, frame in enumerate(FRAMES):
         kinds = [(a, b) for a in frame.types[0] for b in ([a] if frame.types[1] == ["="] else frame.types[1])]
-        rows = [Choice(number, (NOUNS[k[0]], NOUNS[k[1]]), (_clues(frame, k, 0), _clues(frame, k, 1))) for k in kinds]
-        table.append([choice for choice in rows if all(choice.clues)])
-    return table
+        for a, b in kinds:
+            clues = _clues(frame, (a, b), 0), _clues(frame, (a, b), 1)
+            if all(clues):
+                pool.append(Choice(number, (NOUNS[a], NOUNS[b]), clues))
+    return pool
+
+
+@cache
+def _cumulative() -> list[float]:
+    "I pesi cumulati di `choices`: le cornici alla pari; dentro una cornice, la radice delle coppie di nomi."
+    roots = [sqrt(choice.pairs) for choice in choices()]
+    total: defaultdict[int, float] = defaultdict(float)
+    for choice, root in zip(choices(), roots, strict=True):
+        total[choice.frame] += root
+    return list(accumulate(root / total[choice.frame] for choice, root in zip(choices(), roots, strict=True)))
 
 # %% ../book/87_frasi_con_it.ipynb #a2c4e37b
 @cache
@@ -312,7 +336,7 @@ def _compose(rng: random.Random, number: int, nouns: tuple[Noun, Noun], antecede
     right, wrong = (masculine, feminine) if nouns[antecedent].gender == "m" else (feminine, masculine)
     return Probe(number, 1, _sentence(en), _sentence(it + right), _sentence(it + wrong), antecedent, clue.en, nouns)
 
-# %% ../book/87_frasi_con_it.ipynb #6b3e4b3e
+# %% ../book/87_frasi_con_it.ipynb #2db651a4
 SAME_GENDER = 0.12  # quota di frasi con due nomi dello stesso genere
 HELD_OUT = 50  # una coppia di nomi su quante resta da parte
 
@@ -324,7 +348,7 @@ def is_held_out(a: Noun, b: Noun) -> bool:
 
 def _draw(rng: random.Random, held_out: bool) -> Probe | None:
     "Una frase a sorte; `None` se la coppia di nomi sta dall'altra parte o è vietata con quell'indizio."
-    choice = rng.choice(rng.choice(choices()))
+    choice = rng.choices(choices(), cum_weights=_cumulative())[0]
     first, other = rng.choice(("mf", "fm"))
     second = first if rng.random() < SAME_GENDER else other
     a, b = rng.choice(choice.nouns[0][first]), rng.choice(choice.nouns[1][second])
@@ -332,20 +356,15 @@ def _draw(rng: random.Random, held_out: bool) -> Probe | None:
         return None
     antecedent = rng.randrange(2)
     clue = rng.choice(choice.clues[antecedent])
-    banned, names = _banned()[1], (frozenset((a.en, b.en)), frozenset((a.it, b.it)))
-    if clue.m in (a.it, b.it) or any((pair, word) in banned for pair in names for word in (clue.en, stem_it(clue.m))):
+    words = _banned()[1].get(frozenset((a.en, b.en))) or _banned()[1].get(frozenset((a.it, b.it))) or ()
+    if clue.m in (a.it, b.it) or clue.en in words or stem_it(clue.m) in words:
         return None  # vietata, oppure «il deserto era deserto»
     return _compose(rng, choice.frame, (a, b), antecedent, clue)
 
-# %% ../book/87_frasi_con_it.ipynb #10e7808f
+# %% ../book/87_frasi_con_it.ipynb #186074be
 def capacity(held_out: bool = False) -> int:
     "Quante frasi distinte si possono chiedere a `generate`."
-    sizes = [
-        [sum(map(len, nouns.values())) for nouns in choice.nouns] + [sum(map(len, choice.clues))]
-        for row in choices()
-        for choice in row
-    ]
-    total = sum(first * second * clues for first, second, clues in sizes)
+    total = sum(choice.pairs * sum(map(len, choice.clues)) for choice in choices())
     return total * (1 if held_out else HELD_OUT - 1) // HELD_OUT // 2
 
 
