@@ -59,7 +59,7 @@ def canonical(notebook: NotebookNode) -> NotebookNode:
     "Solo i metadati ammessi, la cella d'installazione al suo posto, identificatori stabili, uscite confrontabili."
     notebook.metadata = NotebookNode(METADATA)
     notebook.nbformat, notebook.nbformat_minor = 4, 5
-    notebook.cells = [cell for cell in notebook.cells if "google.colab" not in cell.source]
+    notebook.cells = [cell for cell in notebook.cells if not cell.source.startswith(INSTALL.splitlines()[0])]
     title = next(i for i, cell in enumerate(notebook.cells) if cell.source.startswith("# "))
     notebook.cells.insert(title + 1, install_cell())  # l'etichetta del capitolo sta in una cella sua, prima del titolo
     seen: set[str] = set()
