@@ -38,7 +38,7 @@ class LanguageModel(nn.Module):
         allowed = padding_mask(tokens, PAD)  # (B, 1, 1, T)
         if mask is not None:
             allowed = allowed & mask
-        return self.blocks(self.embedding(tokens), allowed)[0]
+        return self.blocks(self.embedding(tokens), allowed)
 
     def forward(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
         "I logit (B, T, V) a ogni posizione di `tokens` (B, T)."
