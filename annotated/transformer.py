@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['PRESETS', 'Config', 'TiedEmbedding', 'init_weights', 'Transformer', 'AttentionWeights', 'attention_weights']
 
-# %% ../book/09_transformer.ipynb #1470ab05
+# %% ../book/09_transformer.ipynb #ae334c04
 import math
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from .common import PAD, AnnotatedError
 from .decoder import Decoder, KVCache
-from .encoder import Encoder
+from .encoder import Encoder, recorded_weights
 from .masks import causal_mask, padding_mask
 from .positional import PositionalEncoding
 
@@ -81,7 +81,7 @@ def init_weights(module: nn.Module) -> None:
     elif isinstance(module, nn.Embedding):
         nn.init.normal_(module.weight, std=module.embedding_dim**-0.5)
 
-# %% ../book/09_transformer.ipynb #301cf824
+# %% ../book/09_transformer.ipynb #8f02f110
 class Transformer(nn.Module):
     """Il Transformer encoder–decoder (Vaswani 2017, figura 1).
 
@@ -100,13 +100,13 @@ class Transformer(nn.Module):
     def encode(self, src: Tensor) -> tuple[list[tuple[Tensor, Tensor]], Tensor]:
         "Da `src` (B, S) a chiavi e valori della memoria, una coppia per blocco del decoder, e maschera (B, 1, 1, S)."
         mask = padding_mask(src, PAD)
-        memory, _ = self.encoder(self.embedding(src), mask)
+        memory = self.encoder(self.embedding(src), mask)
         return self.decoder.keys_values(memory), mask
 
     def decode(self, src: Tensor, tgt: Tensor) -> Tensor:
         "Da `src` (B, S) e `tgt` (B, T) ai vettori che escono dal decoder, (B, T, d_model)."
         memory, memory_mask = self.encode(src)
-        return self.decoder(self.embedding(tgt), memory, causal_mask(tgt.size(1), tgt.device), memory_mask)[0]
+        return self.decoder(self.embedding(tgt), memory, causal_mask(tgt.size(1), tgt.device), memory_mask)
 
     def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
         "I logit (B, T, V) della parola successiva a ogni posizione di `tgt` (B, T): *teacher forcing*."
@@ -117,10 +117,10 @@ class Transformer(nn.Module):
     ) -> Tensor:
         "Dall'ultima parola di R ipotesi, `tokens` (R, 1), ai logit della prossima (R, V); il resto è nelle cache."
         x = self.embedding(tokens, start=caches[0].length)
-        x, _, _ = self.decoder(x, memory, None, memory_mask, caches)
+        x = self.decoder(x, memory, None, memory_mask, caches)
         return self.embedding.logits(x[:, -1])
 
-# %% ../book/09_transformer.ipynb #3b31f1da
+# %% ../book/09_transformer.ipynb #939f545e
 class AttentionWeights(NamedTuple):
     "I pesi di tutte le attenzioni: ogni lista ha un tensore per blocco."
 
@@ -132,8 +132,7 @@ class AttentionWeights(NamedTuple):
 @torch.inference_mode()
 def attention_weights(model: Transformer, src: Tensor, tgt: Tensor) -> AttentionWeights:
     "I pesi di tutte le attenzioni mentre `model` legge `src` (B, S) e scrive `tgt` (B, T)."
-    embed, encoder, decoder = model.embedding, model.encoder, model.decoder
-    mask, causal = padding_mask(src, PAD), causal_mask(tgt.size(1), tgt.device)
-    memory, reading = encoder(embed(src), mask, need_weights=True)
-    _, own, cross = decoder(embed(tgt), decoder.keys_values(memory), causal, mask, need_weights=True)
-    return AttentionWeights(reading, own, cross)
+    with recorded_weights(model) as weights:
+        model.decode(src, tgt)
+    N = len(model.encoder.layers)  # seguono quelli del decoder: a ogni blocco i propri, poi gli incrociati
+    return AttentionWeights(weights[:N], weights[N::2], weights[N + 1 :: 2])
