@@ -7,11 +7,12 @@ __all__ = ['MODELS', 'LOG_EVERY', 'batch_stream', 'validation_loss', 'save_model
            'publish_model', 'save_state', 'load_state', 'mean_weights', 'averaged_model', 'TrainingConfig', 'Progress',
            'check_folder', 'reserved', 'train']
 
-# %% ../book/15_addestramento.ipynb #a93e015b
+# %% ../book/15_addestramento.ipynb #f9b3ff9b
 import copy
 import hashlib
 import json
 import math
+import os
 import signal
 import sys
 import threading
@@ -33,12 +34,12 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
 
-from .common import AnnotatedError, atomic_write, reason
+from .common import AnnotatedError, atomic_write, open_input, reason
 from .data import Batch, Corpus, make_batches
 from .engine import Objective, train_step_in_memory, world, world_sum
 from .optim import make_optimizer, noam, translation_loss
 from .tokenizer import Tokenizer
-from .transformer import Config, Transformer
+from .transformer import Config, Transformer, is_count
 
 # %% ../book/15_addestramento.ipynb #9baa67f8
 def batch_stream(corpus: Corpus, max_tokens: int, seed: int, skip: int = 0) -> Iterator[Batch]:
@@ -93,18 +94,25 @@ def save_model(folder: str | Path, model: Transformer, tokenizer: Tokenizer) -> 
     _save_description(folder, model, tokenizer)
     _save_tensors(folder / "model.safetensors", model.state_dict(), {"vocabulary": tokenizer.fingerprint})
 
-# %% ../book/15_addestramento.ipynb #f5d3c90d
-def _load_tensors(path: Path, tokenizer: Tokenizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
+# %% ../book/15_addestramento.ipynb #86b8a58a
+@contextmanager
+def _opened(path: Path, tokenizer: Tokenizer) -> Iterator[tuple[safe_open, dict[str, Any]]]:
+    "Un file di tensori, di cui si è letta la sola intestazione, e i suoi metadati; `AnnotatedError` se è guasto."
     try:
-        with safe_open(path, framework="pt") as file:
+        with open_input(path), safe_open(path, framework="pt") as file:
             metadata = {key: json.loads(value) for key, value in (file.metadata() or {}).items()}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except OSError as error:
-        raise AnnotatedError(f"{path}: non riesco a leggere i pesi ({reason(error)}).") from error
-    except (SafetensorError, ValueError) as error:
+            if metadata.get("vocabulary") != tokenizer.fingerprint:
+                raise AnnotatedError(f"{path}: checkpoint di un altro vocabolario. Rimetti il suo tokenizer.model.")
+            yield file, metadata
+    except (SafetensorError, ValueError, RecursionError) as error:
         raise AnnotatedError(f"{path}: checkpoint troncato o rovinato. Copialo di nuovo o riaddestra.") from error
-    if metadata.get("vocabulary") != tokenizer.fingerprint:
-        raise AnnotatedError(f"{path}: checkpoint di un altro vocabolario. Rimetti il suo tokenizer.model.")
+
+
+def _load_tensors(path: Path, tokenizer: Tokenizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    with _opened(path, tokenizer) as (file, metadata):
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    if not all(tensor.isfinite().all() for tensor in tensors.values()):
+        raise AnnotatedError(f"{path}: un peso è infinito o non è un numero. Copialo di nuovo o riaddestra.")
     return tensors, metadata
 
 
@@ -114,41 +122,61 @@ def _restore(module: nn.Module, tensors: dict[str, Tensor], path: Path) -> None:
     except RuntimeError as error:
         raise AnnotatedError(f"{path}: i pesi non hanno la forma detta in config.json: è un altro modello.") from error
 
-# %% ../book/15_addestramento.ipynb #065ebba4
-def _load_weights(folder: Path, tokenizer: Tokenizer) -> dict[str, Tensor]:
+# %% ../book/15_addestramento.ipynb #55b3b5f2
+def _load_weights(folder: Path, tokenizer: Tokenizer, config: Config) -> dict[str, Tensor]:
     single, parts = folder / "model.safetensors", sorted(folder.glob("model-*-of-*.safetensors"))
-    if single.exists() or not parts:
-        return _load_tensors(single, tokenizer)[0]
-    loaded = [_load_tensors(path, tokenizer) for path in parts]
-    labels = [(metadata.get("parts"), metadata.get("weights")) for _, metadata in loaded]
-    if labels != [(len(parts), labels[0][1])] * len(parts):
+    paths = [single] if single.exists() or not parts else parts
+    labels, kinds, numbers = [], set(), 0
+    for path in paths:
+        with _opened(path, tokenizer) as (file, metadata):
+            labels.append((metadata.get("parts"), metadata.get("weights")))
+            slices = [file.get_slice(name) for name in file.keys()]  # noqa: SIM118
+            kinds |= {piece.get_dtype() for piece in slices}
+            numbers += sum(math.prod(piece.get_shape()) for piece in slices)
+    if paths == parts and labels != [(len(parts), labels[0][1])] * len(parts):
         raise AnnotatedError(f"{folder}: le parti dei pesi non sono tutte, o non vanno insieme. Copiale di nuovo tutte.")
-    return {name: tensor for tensors, _ in loaded for name, tensor in tensors.items()}
+    if numbers != config.parameters:
+        raise AnnotatedError(f"{folder}: i pesi non hanno la forma detta in config.json: è un altro modello.")
+    if not kinds <= {"F64", "F32", "F16", "BF16"}:
+        raise AnnotatedError(f"{folder}: i pesi sono di tipo {', '.join(sorted(kinds))}. Servono numeri con la virgola.")
+    return {name: tensor for path in paths for name, tensor in _load_tensors(path, tokenizer)[0].items()}
 
-# %% ../book/15_addestramento.ipynb #4237bdb1
+# %% ../book/15_addestramento.ipynb #6d6a155f
+def _load_config(folder: Path) -> Config:
+    path = folder / "config.json"
+    if not path.exists():
+        raise AnnotatedError(
+            f"{folder}: qui non c'è un modello (manca config.json). Indica la sua cartella con --model, "
+            "oppure addestrane uno con «annotated train»."
+        )
+    with open_input(path) as file:
+        text = file.read()
+    try:
+        return Config(**json.loads(text))
+    except AnnotatedError as error:
+        raise AnnotatedError(f"{path}: {error}") from error
+    except (ValueError, TypeError, RecursionError) as error:
+        raise AnnotatedError(f"{path}: non descrive un modello. Copialo di nuovo.") from error
+
+# %% ../book/15_addestramento.ipynb #e295ea6a
 def load_model(
     folder: str | Path, device: str | torch.device = "cpu"
 ) -> tuple[Transformer, Tokenizer]:  # il modello, pronto a tradurre, e il suo vocabolario
     """Legge ciò che `save_model` o `publish_model` ha scritto, in float32.
 
-    `AnnotatedError` se manca qualcosa, se un file è rovinato o se i file non vanno insieme.
+    `AnnotatedError` se manca qualcosa, se un file è rovinato o se i file non vanno insieme: prima di costruire il modello.
     """
     folder = Path(folder)
-    try:
-        config = Config(**json.loads((folder / "config.json").read_bytes()))
-    except OSError as error:
-        raise AnnotatedError(
-            f"{folder}: qui non c'è un modello (config.json {reason(error)}). Indica la sua cartella con --model, "
-            "oppure addestrane uno con «annotated train»."
-        ) from error
-    except (ValueError, TypeError) as error:
-        raise AnnotatedError(f"{folder / 'config.json'}: non descrive un modello. Copialo di nuovo.") from error
-    tokenizer = Tokenizer.load(folder / "tokenizer.model")
+    config, tokenizer = _load_config(folder), Tokenizer.load(folder / "tokenizer.model")
+    weights = _load_weights(folder, tokenizer, config)
+    if config.vocab_size != tokenizer.vocab_size:
+        sizes = f"{config.vocab_size} pezzi, ma tokenizer.model ne ha {tokenizer.vocab_size}"
+        raise AnnotatedError(f"{folder}: config.json parla di {sizes}: è di un altro modello.")
     model = Transformer(config)
-    _restore(model, _load_weights(folder, tokenizer), folder)
+    _restore(model, weights, folder)
     return model.to(device).eval(), tokenizer
 
-# %% ../book/15_addestramento.ipynb #a8cc8b5e
+# %% ../book/15_addestramento.ipynb #84f3a67e
 _PACKAGE = find_spec("annotated")
 MODELS = Path(_PACKAGE.origin or "").parents[1] / "models" if _PACKAGE else Path("models")  # i pesi pubblicati
 
@@ -157,8 +185,8 @@ def load_pretrained(
     name: str = "mini", device: str | torch.device = "cpu"
 ) -> tuple[Transformer, Tokenizer]:  # il modello, pronto a tradurre, e il suo vocabolario
     "Carica un modello pubblicato con il libro, o la cartella `name`; `AnnotatedError` se non esiste."
-    folder = Path(name) if Path(name).is_dir() else MODELS / name
-    if not folder.is_dir():
+    folder = Path(name) if os.path.isdir(name) else MODELS / name
+    if not os.path.isdir(folder):  # che, al contrario di Path.is_dir, non protesta se il nome è troppo lungo
         published = ", ".join(path.name for path in sorted(MODELS.glob("*/")))
         advice = f"Ci sono: {published}." if published else "I pesi stanno con i sorgenti: installali con «pip install -e .», o indica una cartella."
         raise AnnotatedError(f"modello «{name}»: non è una cartella, né un modello pubblicato. {advice}")
@@ -245,10 +273,13 @@ def averaged_model(
         old.unlink()
     return averaged
 
-# %% ../book/15_addestramento.ipynb #ac9c94fa
+# %% ../book/15_addestramento.ipynb #edc5166b
 @dataclass(frozen=True)
 class TrainingConfig:
-    "Come si addestra; i valori predefiniti sono quelli di Base, tranne i pezzi per lotto (25.000 nell'articolo)."
+    """Come si addestra; i valori predefiniti sono quelli di Base, tranne i pezzi per lotto (25.000 nell'articolo).
+
+    Solleva `AnnotatedError` se un valore è fuori misura.
+    """
 
     max_steps: int = 100_000
     max_tokens: int = 4096  # posizioni di un lotto, sul lato più lungo
@@ -263,7 +294,16 @@ class TrainingConfig:
     tensorboard: bool = False  # scrive il diario anche per TensorBoard
     seed: int = 1
 
-# %% ../book/15_addestramento.ipynb #ec5884bc
+    def __post_init__(self) -> None:
+        for name in ("max_steps", "max_tokens", "warmup", "valid_every", "average"):
+            if not is_count(getattr(self, name)):
+                raise AnnotatedError(f"{name} = {getattr(self, name)}: serve un intero positivo.")
+        if not is_count(self.seed + 1):
+            raise AnnotatedError(f"seed = {self.seed}: serve un intero da 0 a 2⁶³ − 2.")
+        if not (0 < self.factor < math.inf and 0 <= self.smoothing < 1):
+            raise AnnotatedError(f"factor = {self.factor}, smoothing = {self.smoothing}: il primo è positivo, l'altro fra 0 e 1.")
+
+# %% ../book/15_addestramento.ipynb #92c0900a
 @dataclass
 class Progress:
     "A che punto è un addestramento."
@@ -272,6 +312,10 @@ class Progress:
     step: int = 0
     parts: int = 1  # in quante parti si divide un lotto perché stia in memoria
     log: list[dict[str, Any]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if not (is_count(self.step + 1) and is_count(self.parts) and all(isinstance(row, dict) for row in self.log)):
+            raise ValueError("non è lo stato di un addestramento")
 
     @property
     def valid_losses(self) -> list[float]:
@@ -368,7 +412,7 @@ def _signals() -> Iterator[list[int]]:
         for number, handler in before.items():
             signal.signal(number, handler)
 
-# %% ../book/15_addestramento.ipynb #0ae8cfab
+# %% ../book/15_addestramento.ipynb #1f77f5a3
 def check_folder(folder: Path, resume: bool) -> None:
     """Solleva `AnnotatedError` se in `folder` non si può addestrare senza toccare ciò che c'è già.
 
@@ -389,11 +433,16 @@ def _start(
 ) -> Progress:
     if not path.exists():
         return Progress(stream)
-    saved = load_state(path, model, optimizer, tokenizer)
-    for name, value in saved["stream"].items():
+    try:
+        saved = load_state(path, model, optimizer, tokenizer)
+        progress = Progress(**{name: saved[name] for name in ("stream", "step", "parts", "log")})
+        begun = {name: progress.stream[name] for name in stream}
+    except (KeyError, TypeError, ValueError) as error:
+        raise AnnotatedError(f"{path}: non è lo stato di un addestramento. Parti dai pesi con --init in un'altra --out.") from error
+    for name, value in begun.items():
         if stream[name] != value:
             raise AnnotatedError(f"{path}: addestramento cominciato con {name} = {value}, non {stream[name]}. Riprendilo così.")
-    return Progress(**{name: saved[name] for name in ("stream", "step", "parts", "log")})
+    return progress
 
 # %% ../book/15_addestramento.ipynb #ff569c98
 @contextmanager
