@@ -5,9 +5,8 @@
 # %% auto #0
 __all__ = ['PRETRAINED', 'MICROLINGUA', 'CORPUS', 'FINE_TUNING', 'make_parser', 'main']
 
-# %% ../book/90_riga_di_comando.ipynb #d9dd29ce
+# %% ../book/90_riga_di_comando.ipynb #0f54afa8
 import argparse
-import io
 import json
 import math
 import os
@@ -28,9 +27,9 @@ import torch
 import torch.distributed as dist
 from filelock import FileLock
 
-from .common import AnnotatedError, atomic_write
+from .common import AnnotatedError, atomic_write, one_line, open_input, reason
 from .corpora import CORPORA, download, prepare
-from .data import Corpus, Pair, check_sources, digest, encode_pairs, find_data, load_corpus, read_lines, read_pairs
+from .data import Corpus, Pair, check_sources, digest, decode_lines, encode_pairs, find_data, load_corpus, read_lines, read_pairs
 from .decoding import PRECISIONS, encode_sources, translate, with_precision
 from .engine import DTYPES
 from .evaluation import evaluate
@@ -52,22 +51,23 @@ CORPUS: dict[str, Any] = {
 }  # fmt: skip
 FINE_TUNING: dict[str, Any] = CORPUS | {"max_steps": 1000, "warmup": 200, "factor": 0.07, "valid_every": 100}
 
-# %% ../book/90_riga_di_comando.ipynb #ae6a25b3
+# %% ../book/90_riga_di_comando.ipynb #7613b3f2
 def _say(message: str) -> None:
     if os.environ.get("RANK", "0") == "0":  # con più processi parla uno solo
-        print(message, file=sys.stderr, flush=True)
+        print(one_line(message), file=sys.stderr, flush=True)
 
 
 def _device(name: str) -> torch.device:
     try:
-        device = torch.empty(0, device=name).device
-    except (RuntimeError, AssertionError) as error:
+        x = torch.zeros(1, device=name)
+        x.tolist()  # «meta» fa tensori senza numeri
+    except (RuntimeError, AssertionError, ImportError) as error:
         raise AnnotatedError(f"--device {name}: non disponibile su questa macchina. Usa --device cpu.") from error
-    if device.type == "cuda":
+    if x.device.type == "cuda":
         torch.set_float32_matmul_precision("high")
-    return device
+    return x.device
 
-# %% ../book/90_riga_di_comando.ipynb #3b7ff2d5
+# %% ../book/90_riga_di_comando.ipynb #9ec9c9a2
 def _precision(asked: str | None, device: torch.device) -> str:
     "Quella chiesta, se il dispositivo la conosce; altrimenti la più rapida che ha in hardware."
     if asked == "int8" and device.type != "cpu":
@@ -78,7 +78,7 @@ def _precision(asked: str | None, device: torch.device) -> str:
         return asked or "fp32"
     return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp16"
 
-# %% ../book/90_riga_di_comando.ipynb #746f2cc4
+# %% ../book/90_riga_di_comando.ipynb #e79684fc
 def _microlingua_pairs(n: int, seed: int = 0, held_out: bool = False) -> list[Pair]:
     return [Pair(example.en, example.it) for example in generate(n, seed, held_out)]
 
@@ -138,7 +138,7 @@ def _processes(device: torch.device) -> Iterator[torch.device]:
     finally:
         dist.destroy_process_group()
 
-# %% ../book/90_riga_di_comando.ipynb #08da7fcc
+# %% ../book/90_riga_di_comando.ipynb #8e0c186e
 _OPTIONS: dict[str, Any] = CORPUS | {  # ciò che decide un addestramento, con un valore d'esempio
     "config": "", "data": "", "init": "", "seed": 1, "repeat": [("", 1.0)], "patience": 1, "dropout": 0.1,
     "norm_first": True, "precision": "", "compiled": True,
@@ -164,10 +164,11 @@ def _like(value: Any, example: Any) -> bool:
 
 
 def _saved_options(path: Path) -> dict[str, Any]:
-    try:
-        saved = json.loads(path.read_text("utf-8"))
-    except OSError:
+    if not path.exists():
         return {}  # chi riprende può anche ridirle tutte
+    try:
+        with open_input(path) as file:
+            saved = json.loads(file.read())
     except (ValueError, RecursionError):
         saved = None
     if not isinstance(saved, dict) or not all(n in _OPTIONS and _like(v, _OPTIONS[n]) for n, v in saved.items()):
@@ -197,7 +198,7 @@ def _save_options(args: argparse.Namespace, folder: Path) -> None:
     with atomic_write(folder / "options.json") as file:
         file.write(json.dumps(_chosen(args), indent=1).encode())
 
-# %% ../book/90_riga_di_comando.ipynb #5e7da76a
+# %% ../book/90_riga_di_comando.ipynb #53a20274
 def _new_model(args: argparse.Namespace, tokenizer: Tokenizer, start: Transformer | None) -> Transformer:
     "Il modello da addestrare: nuovo, oppure una copia di `start` con il dropout chiesto."
     torch.manual_seed(args.seed)
@@ -213,23 +214,24 @@ def _training_config(args: argparse.Namespace, device: torch.device) -> Training
     options = {field.name: getattr(args, field.name) for field in fields(TrainingConfig)}
     return TrainingConfig(**options | {"precision": _precision(args.precision, device), "compiled": bool(args.compiled)})
 
-# %% ../book/90_riga_di_comando.ipynb #843d70dc
+# %% ../book/90_riga_di_comando.ipynb #ac820462
 def _train(args: argparse.Namespace) -> None:
     folder, device = args.out or Path("runs") / (args.config or "mini"), _device(args.device)
     args = _completed(args, folder)
+    config = _training_config(args, device)
     if args.tensorboard and find_spec("tensorboard") is None:
         raise AnnotatedError("--tensorboard: manca il pacchetto. Installalo con «pip install tensorboard».")
     check_folder(folder, args.resume)
     if args.resume and not (folder / "state.safetensors").exists():
         _say(f"{folder}: non c'è nulla da riprendere, comincio da capo")
     with reserved(folder) if os.environ.get("LOCAL_RANK", "0") == "0" else nullcontext():
-        _train_in(folder, device, args)
+        _train_in(folder, device, args, config)
     if not args.data and os.environ.get("RANK", "0") == "0":
         _measure_unseen(folder, device)
     _say(f'fatto. Prova: annotated translate --model {folder} "The animal …"')
 
 
-def _train_in(folder: Path, device: torch.device, args: argparse.Namespace) -> None:
+def _train_in(folder: Path, device: torch.device, args: argparse.Namespace, config: TrainingConfig) -> None:
     started = time.perf_counter()
     start, tokenizer = load_pretrained(args.init) if args.init else (None, None)
     max_len = (start.config if start else Config.preset(args.config, vocab_size=1)).max_len
@@ -242,7 +244,6 @@ def _train_in(folder: Path, device: torch.device, args: argparse.Namespace) -> N
     parameters, ready = sum(p.numel() for p in model.parameters()), time.perf_counter() - started
     _say(f"{args.init or args.config}: {parameters:,} parametri, {len(training):,} coppie, {device}; pronto in {ready:.1f} s")
     with _processes(device) as device:
-        config = _training_config(args, device)
         train(model.to(device), tokenizer, training, validation, config, folder, bool(args.resume))
 
 
@@ -253,7 +254,7 @@ def _measure_unseen(folder: Path, device: torch.device) -> None:
     scores = evaluate(hypotheses, [pair.target for pair in unseen])
     _say(f"coppie di nomi mai viste insieme: {scores.exact:.1%} di frasi tradotte esattamente")
 
-# %% ../book/90_riga_di_comando.ipynb #1fce2dbd
+# %% ../book/90_riga_di_comando.ipynb #43f06413
 def _model(args: argparse.Namespace) -> tuple[Transformer, Tokenizer]:
     device = _device(args.device)
     precision = _precision(args.precision, device)
@@ -268,6 +269,17 @@ def _chunks(lines: Iterator[str], size: int = 1000) -> Iterator[tuple[int, list[
         yield first, chunk
         first += len(chunk)
 
+# %% ../book/90_riga_di_comando.ipynb #61407f9c
+def _sentences(args: argparse.Namespace) -> tuple[str, Iterator[str]]:
+    "Da dove vengono le frasi da tradurre, e le frasi."
+    if args.text is not None:
+        return "frase", iter([args.text])
+    if args.input:
+        return str(args.input), read_lines(args.input)
+    if sys.stdin is None:
+        raise AnnotatedError("lo standard input è chiuso. Dai una frase, o un file con --input.")
+    return "standard input", decode_lines(sys.stdin.buffer, "standard input")
+
 
 def _translate(args: argparse.Namespace) -> None:
     if args.text is not None and args.input:
@@ -275,19 +287,13 @@ def _translate(args: argparse.Namespace) -> None:
     if args.output and args.output.is_dir():
         raise AnnotatedError(f"{args.output}: è una cartella. Aggiungi il nome del file.")
     model, tokenizer = _model(args)
-    origin = "standard input"
-    if isinstance(sys.stdin, io.TextIOWrapper):
-        sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape")  # la riga guasta la nomina chi la traduce
-    lines: Iterator[str] = (line.rstrip("\n") for line in sys.stdin)
-    if args.text is not None:
-        origin, lines = "frase", iter([args.text])
-    elif args.input:
-        origin, lines = str(args.input), read_lines(args.input)
+    origin, sentences = _sentences(args)
+    if args.input:
         for first, chunk in _chunks(read_lines(args.input)):  # un file sbagliato si rifiuta prima di cominciare
             encode_sources(tokenizer, chunk, model.config.max_len, origin, first)
 
     def translations() -> Iterator[str]:
-        for first, chunk in _chunks(lines):
+        for first, chunk in _chunks(sentences):
             yield from translate(
                 model, tokenizer, chunk, args.beam, args.alpha, args.max_tokens,
                 progress=args.text is None, origin=origin, first=first,
@@ -300,7 +306,7 @@ def _translate(args: argparse.Namespace) -> None:
         for text in translations():
             print(text, flush=True)
 
-# %% ../book/90_riga_di_comando.ipynb #7329bd3e
+# %% ../book/90_riga_di_comando.ipynb #813de9e8
 def _evaluate(args: argparse.Namespace) -> None:
     pairs = list(read_pairs(args.pairs))
     model, tokenizer = _model(args)
@@ -308,7 +314,7 @@ def _evaluate(args: argparse.Namespace) -> None:
     hypotheses = translate(
         model, tokenizer, sources, args.beam, args.alpha, args.max_tokens, progress=True, origin=str(args.pairs)
     )
-    print(f"{args.pairs}: {len(pairs)} frasi, beam {args.beam}, alfa {args.alpha}")
+    print(one_line(f"{args.pairs}: {len(pairs)} frasi, beam {args.beam}, alfa {args.alpha}"))
     print(evaluate(hypotheses, [pair.target for pair in pairs]))
 
 # %% ../book/90_riga_di_comando.ipynb #5d5cdf97
@@ -345,7 +351,7 @@ def _prepare(args: argparse.Namespace) -> None:
     _say(str(prepare(args.source, args.target, args.out, args.held_out, args.seed, progress=True)))
     _say(f"Ora: annotated train --data {args.out} --config tiny --vocab-size 4000")
 
-# %% ../book/90_riga_di_comando.ipynb #64a286b0
+# %% ../book/90_riga_di_comando.ipynb #8ee30426
 def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) == 0:
         raise argparse.ArgumentTypeError(f"serve un intero positivo, non «{text}»")
@@ -368,7 +374,7 @@ def _repetition(text: str) -> tuple[str, float]:
 
 
 def _model_name(text: str) -> str:
-    return str(Path(text).resolve()) if Path(text).is_dir() else text
+    return str(Path(text).resolve()) if os.path.isdir(text) else text
 
 
 def _share(text: str) -> float:
@@ -377,7 +383,7 @@ def _share(text: str) -> float:
             return float(text)
     raise argparse.ArgumentTypeError(f"serve un numero fra 0 e 1, non «{text}»")
 
-# %% ../book/90_riga_di_comando.ipynb #b82fb09a
+# %% ../book/90_riga_di_comando.ipynb #4ab5c931
 _ITALIAN = {  # le frasi di argparse, che parla inglese
     "usage: ": "uso: ",
     "options": "opzioni",
@@ -396,9 +402,9 @@ class _Parser(argparse.ArgumentParser):
     "Un `ArgumentParser` che parla italiano e dice gli errori in una riga."
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"errore: {message}. Prova «{self.prog} --help».\n")
+        self.exit(2, f"errore: {one_line(message)}. Prova «{self.prog} --help».\n")
 
-# %% ../book/90_riga_di_comando.ipynb #57974370
+# %% ../book/90_riga_di_comando.ipynb #10ab2e6f
 def make_parser() -> argparse.ArgumentParser:
     "I comandi e le loro opzioni."
     argparse._ = lambda text: _ITALIAN.get(text, text)  # type: ignore[attr-defined]
@@ -484,16 +490,22 @@ def make_parser() -> argparse.ArgumentParser:
         p.add_argument("--device", default=device, help=f"cpu o cuda (predefinito: {device})")
     return parser
 
-# %% ../book/90_riga_di_comando.ipynb #5e59aa6c
+# %% ../book/90_riga_di_comando.ipynb #7e7487c6
 def main(
     argv: list[str] | None = None,  # gli argomenti; None = quelli della riga di comando
-) -> int:  # 0 se è andata bene, 1 se i dati o il comando sono sbagliati, 130 se interrotto
+) -> int:  # 0 se è andata bene, 1 se i dati o il comando sono sbagliati, 130 se interrotto, 141 se nessuno legge più
     "Il punto d'ingresso di `annotated`."
     args = make_parser().parse_args(argv)
     try:
         args.run(args)
     except AnnotatedError as error:
         _say(f"errore: {error}")
+        return 1
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # perché Python, uscendo, non ci riprovi
+        return 141
+    except OSError as error:
+        _say(f"errore: {error.filename or 'lettura o scrittura'}: {reason(error)}.")
         return 1
     except KeyboardInterrupt as stop:
         _say(f"interrotto: {str(stop) or 'ciò che era salvato resta'}.")

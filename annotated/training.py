@@ -7,11 +7,12 @@ __all__ = ['MODELS', 'LOG_EVERY', 'batch_stream', 'validation_loss', 'save_model
            'publish_model', 'save_state', 'load_state', 'mean_weights', 'averaged_model', 'TrainingConfig', 'Progress',
            'Run', 'check_folder', 'reserved', 'on_device', 'train']
 
-# %% ../book/15_addestramento.ipynb #86aacbf1
+# %% ../book/15_addestramento.ipynb #6718e622
 import copy
 import hashlib
 import json
 import math
+import os
 import signal
 import sys
 import threading
@@ -34,12 +35,12 @@ from torch.amp import GradScaler
 from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
 
-from .common import AnnotatedError, atomic_write, reason
+from .common import AnnotatedError, atomic_write, open_input, reason
 from .data import Batch, Corpus, make_batches
 from .engine import Objective, autocast, new_scaler, rank_and_size, sum_over_processes, train_step_in_memory
 from .optim import make_optimizer, noam, translation_loss
 from .tokenizer import Tokenizer
-from .transformer import Config, Transformer
+from .transformer import Config, Transformer, is_count
 
 # %% ../book/15_addestramento.ipynb #8552a401
 def batch_stream(corpus: Corpus, max_tokens: int, seed: int, skip: int = 0) -> Iterator[Batch]:
@@ -96,18 +97,25 @@ def save_model(folder: str | Path, model: Transformer, tokenizer: Tokenizer) -> 
     _save_description(folder, model, tokenizer)
     _save_tensors(folder / "model.safetensors", model.state_dict(), {"vocabulary": tokenizer.fingerprint})
 
-# %% ../book/15_addestramento.ipynb #f5d3c90d
-def _load_tensors(path: Path, tokenizer: Tokenizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
+# %% ../book/15_addestramento.ipynb #86b8a58a
+@contextmanager
+def _opened(path: Path, tokenizer: Tokenizer) -> Iterator[tuple[safe_open, dict[str, Any]]]:
+    "Un file di tensori, di cui si è letta la sola intestazione, e i suoi metadati; `AnnotatedError` se è guasto."
     try:
-        with safe_open(path, framework="pt") as file:
+        with open_input(path), safe_open(path, framework="pt") as file:
             metadata = {key: json.loads(value) for key, value in (file.metadata() or {}).items()}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except OSError as error:
-        raise AnnotatedError(f"{path}: non riesco a leggere i pesi ({reason(error)}).") from error
-    except (SafetensorError, ValueError) as error:
+            if metadata.get("vocabulary") != tokenizer.fingerprint:
+                raise AnnotatedError(f"{path}: checkpoint di un altro vocabolario. Rimetti il suo tokenizer.model.")
+            yield file, metadata
+    except (SafetensorError, ValueError, RecursionError) as error:
         raise AnnotatedError(f"{path}: checkpoint troncato o rovinato. Copialo di nuovo o riaddestra.") from error
-    if metadata.get("vocabulary") != tokenizer.fingerprint:
-        raise AnnotatedError(f"{path}: checkpoint di un altro vocabolario. Rimetti il suo tokenizer.model.")
+
+
+def _load_tensors(path: Path, tokenizer: Tokenizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    with _opened(path, tokenizer) as (file, metadata):
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    if not all(tensor.isfinite().all() for tensor in tensors.values()):
+        raise AnnotatedError(f"{path}: un peso è infinito o non è un numero. Copialo di nuovo o riaddestra.")
     return tensors, metadata
 
 
@@ -117,41 +125,61 @@ def _restore(module: nn.Module, tensors: dict[str, Tensor], path: Path) -> None:
     except RuntimeError as error:
         raise AnnotatedError(f"{path}: i pesi non hanno la forma detta in config.json: è un altro modello.") from error
 
-# %% ../book/15_addestramento.ipynb #065ebba4
-def _load_weights(folder: Path, tokenizer: Tokenizer) -> dict[str, Tensor]:
+# %% ../book/15_addestramento.ipynb #55b3b5f2
+def _load_weights(folder: Path, tokenizer: Tokenizer, config: Config) -> dict[str, Tensor]:
     single, parts = folder / "model.safetensors", sorted(folder.glob("model-*-of-*.safetensors"))
-    if single.exists() or not parts:
-        return _load_tensors(single, tokenizer)[0]
-    loaded = [_load_tensors(path, tokenizer) for path in parts]
-    labels = [(metadata.get("parts"), metadata.get("weights")) for _, metadata in loaded]
-    if labels != [(len(parts), labels[0][1])] * len(parts):
+    paths = [single] if single.exists() or not parts else parts
+    labels, kinds, numbers = [], set(), 0
+    for path in paths:
+        with _opened(path, tokenizer) as (file, metadata):
+            labels.append((metadata.get("parts"), metadata.get("weights")))
+            slices = [file.get_slice(name) for name in file.keys()]  # noqa: SIM118
+            kinds |= {piece.get_dtype() for piece in slices}
+            numbers += sum(math.prod(piece.get_shape()) for piece in slices)
+    if paths == parts and labels != [(len(parts), labels[0][1])] * len(parts):
         raise AnnotatedError(f"{folder}: le parti dei pesi non sono tutte, o non vanno insieme. Copiale di nuovo tutte.")
-    return {name: tensor for tensors, _ in loaded for name, tensor in tensors.items()}
+    if numbers != config.parameters:
+        raise AnnotatedError(f"{folder}: i pesi non hanno la forma detta in config.json: è un altro modello.")
+    if not kinds <= {"F64", "F32", "F16", "BF16"}:
+        raise AnnotatedError(f"{folder}: i pesi sono di tipo {', '.join(sorted(kinds))}. Servono numeri con la virgola.")
+    return {name: tensor for path in paths for name, tensor in _load_tensors(path, tokenizer)[0].items()}
 
-# %% ../book/15_addestramento.ipynb #4237bdb1
+# %% ../book/15_addestramento.ipynb #6d6a155f
+def _load_config(folder: Path) -> Config:
+    path = folder / "config.json"
+    if not path.exists():
+        raise AnnotatedError(
+            f"{folder}: qui non c'è un modello (manca config.json). Indica la sua cartella con --model, "
+            "oppure addestrane uno con «annotated train»."
+        )
+    with open_input(path) as file:
+        text = file.read()
+    try:
+        return Config(**json.loads(text))
+    except AnnotatedError as error:
+        raise AnnotatedError(f"{path}: {error}") from error
+    except (ValueError, TypeError, RecursionError) as error:
+        raise AnnotatedError(f"{path}: non descrive un modello. Copialo di nuovo.") from error
+
+# %% ../book/15_addestramento.ipynb #e295ea6a
 def load_model(
     folder: str | Path, device: str | torch.device = "cpu"
 ) -> tuple[Transformer, Tokenizer]:  # il modello, pronto a tradurre, e il suo vocabolario
     """Legge ciò che `save_model` o `publish_model` ha scritto, in float32.
 
-    `AnnotatedError` se manca qualcosa, se un file è rovinato o se i file non vanno insieme.
+    `AnnotatedError` se manca qualcosa, se un file è rovinato o se i file non vanno insieme: prima di costruire il modello.
     """
     folder = Path(folder)
-    try:
-        config = Config(**json.loads((folder / "config.json").read_bytes()))
-    except OSError as error:
-        raise AnnotatedError(
-            f"{folder}: qui non c'è un modello (config.json {reason(error)}). Indica la sua cartella con --model, "
-            "oppure addestrane uno con «annotated train»."
-        ) from error
-    except (ValueError, TypeError) as error:
-        raise AnnotatedError(f"{folder / 'config.json'}: non descrive un modello. Copialo di nuovo.") from error
-    tokenizer = Tokenizer.load(folder / "tokenizer.model")
+    config, tokenizer = _load_config(folder), Tokenizer.load(folder / "tokenizer.model")
+    weights = _load_weights(folder, tokenizer, config)
+    if config.vocab_size != tokenizer.vocab_size:
+        sizes = f"{config.vocab_size} pezzi, ma tokenizer.model ne ha {tokenizer.vocab_size}"
+        raise AnnotatedError(f"{folder}: config.json parla di {sizes}: è di un altro modello.")
     model = Transformer(config)
-    _restore(model, _load_weights(folder, tokenizer), folder)
+    _restore(model, weights, folder)
     return model.to(device).eval(), tokenizer
 
-# %% ../book/15_addestramento.ipynb #a8cc8b5e
+# %% ../book/15_addestramento.ipynb #84f3a67e
 _PACKAGE = find_spec("annotated")
 MODELS = Path(_PACKAGE.origin or "").parents[1] / "models" if _PACKAGE else Path("models")  # i pesi pubblicati
 
@@ -160,8 +188,8 @@ def load_pretrained(
     name: str = "mini", device: str | torch.device = "cpu"
 ) -> tuple[Transformer, Tokenizer]:  # il modello, pronto a tradurre, e il suo vocabolario
     "Carica un modello pubblicato con il libro, o la cartella `name`; `AnnotatedError` se non esiste."
-    folder = Path(name) if Path(name).is_dir() else MODELS / name
-    if not folder.is_dir():
+    folder = Path(name) if os.path.isdir(name) else MODELS / name
+    if not os.path.isdir(folder):  # che, al contrario di Path.is_dir, non protesta se il nome è troppo lungo
         published = ", ".join(path.name for path in sorted(MODELS.glob("*/")))
         advice = f"Ci sono: {published}." if published else "I pesi stanno con i sorgenti: installali con «pip install -e .», o indica una cartella."
         raise AnnotatedError(f"modello «{name}»: non è una cartella, né un modello pubblicato. {advice}")
@@ -249,10 +277,13 @@ def averaged_model(
         old.unlink()
     return averaged
 
-# %% ../book/15_addestramento.ipynb #fafbcd4a
+# %% ../book/15_addestramento.ipynb #7c3dd2c0
 @dataclass(frozen=True)
 class TrainingConfig:
-    "Come si addestra; i valori predefiniti sono quelli di Base, tranne i pezzi per lotto (25.000 nell'articolo)."
+    """Come si addestra; i valori predefiniti sono quelli di Base, tranne i pezzi per lotto (25.000 nell'articolo).
+
+    Solleva `AnnotatedError` se un valore è fuori misura.
+    """
 
     max_steps: int = 100_000
     max_tokens: int = 4096  # posizioni di un lotto, sul lato più lungo
@@ -268,7 +299,16 @@ class TrainingConfig:
     tensorboard: bool = False  # scrive il diario anche per TensorBoard
     seed: int = 1
 
-# %% ../book/15_addestramento.ipynb #7b509a32
+    def __post_init__(self) -> None:
+        for name in ("max_steps", "max_tokens", "warmup", "valid_every", "average"):
+            if not is_count(getattr(self, name)):
+                raise AnnotatedError(f"{name} = {getattr(self, name)}: serve un intero positivo.")
+        if not is_count(self.seed + 1):
+            raise AnnotatedError(f"seed = {self.seed}: serve un intero da 0 a 2⁶³ − 2.")
+        if not (0 < self.factor < math.inf and 0 <= self.smoothing < 1):
+            raise AnnotatedError(f"factor = {self.factor}, smoothing = {self.smoothing}: il primo è positivo, l'altro fra 0 e 1.")
+
+# %% ../book/15_addestramento.ipynb #5674416a
 @dataclass
 class Progress:
     "A che punto è un addestramento."
@@ -278,6 +318,10 @@ class Progress:
     parts: int = 1  # in quante parti si divide un lotto perché stia in memoria
     scaler: dict[str, Any] = field(default_factory=dict)  # la scala della perdita, in fp16
     log: list[dict[str, Any]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if not (is_count(self.step + 1) and is_count(self.parts) and all(isinstance(row, dict) for row in self.log)):
+            raise ValueError("non è lo stato di un addestramento")
 
     @property
     def valid_losses(self) -> list[float]:
@@ -427,7 +471,7 @@ def _check_agreement(*facts: Any) -> None:
     if size > 1 and any(other != everyone[0] for other in everyone):
         raise AnnotatedError(f"processo {rank}: dati, vocabolario o stato diversi da quelli degli altri. Copia la stessa cartella su ogni macchina.")
 
-# %% ../book/15_addestramento.ipynb #752591f1
+# %% ../book/15_addestramento.ipynb #421db887
 def check_folder(folder: Path, resume: bool) -> None:
     """Solleva `AnnotatedError` se in `folder` non si può addestrare senza toccare ciò che c'è già.
 
@@ -446,17 +490,21 @@ def check_folder(folder: Path, resume: bool) -> None:
 def _start(run: Run, resume: bool) -> None:
     "Rimette `run` al punto in cui un addestramento interrotto l'ha lasciato, se ce n'è uno."
     check_folder(run.folder, resume)
-    path, progress = run.folder / "state.safetensors", run.progress
+    path, stream = run.folder / "state.safetensors", run.progress.stream
     if path.exists():
-        saved = load_state(path, run.model, run.optimizer, run.tokenizer)
-        for name, value in saved["stream"].items():
-            if progress.stream[name] != value:
-                told = f"{name} = {value}, non {progress.stream[name]}"
+        try:
+            saved = load_state(path, run.model, run.optimizer, run.tokenizer)
+            run.progress = Progress(**{name: saved[name] for name in asdict(run.progress)})
+            begun = {name: run.progress.stream[name] for name in stream}
+        except (KeyError, TypeError, ValueError) as error:
+            raise AnnotatedError(f"{path}: non è lo stato di un addestramento. Parti dai pesi con --init in un'altra --out.") from error
+        for name, value in begun.items():
+            if stream[name] != value:
+                told = f"{name} = {value}, non {stream[name]}"
                 raise AnnotatedError(f"{path}: addestramento cominciato con {told}. Riprendilo così.")
-        run.progress = Progress(**{name: saved[name] for name in asdict(progress) if name in saved})
     if run.scaler and run.progress.scaler:
         run.scaler.load_state_dict(run.progress.scaler)
-    _check_agreement(run.tokenizer.fingerprint, run.progress.stream, run.progress.step)
+    _check_agreement(run.tokenizer.fingerprint, stream, run.progress.step)
 
 # %% ../book/15_addestramento.ipynb #ff569c98
 @contextmanager
