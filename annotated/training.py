@@ -560,7 +560,8 @@ def _steps(run: Run, training: Corpus, validation: Corpus) -> None:
     if progress.step == 0:  # così riprende anche chi viene ucciso prima della prima validazione
         _save_progress(run)
     bar = tqdm(total=config.max_steps, initial=progress.step, unit="passo", desc="addestramento", disable=rank_and_size()[0] > 0)
-    meter, deadline = _Meter(run), time.perf_counter() + 60 * (config.minutes or math.inf)
+    meter = _Meter(run)
+    deadline = meter.started + 60 * (config.minutes or math.inf)
     with bar, _signals() as received:
         while not run.finished:
             batch = next(batches)
@@ -571,7 +572,8 @@ def _steps(run: Run, training: Corpus, validation: Corpus) -> None:
             )
             meter.add(loss, batch)
             bar.update()
-            run.expired = _together(run, time.perf_counter() > deadline)
+            if config.minutes:
+                run.expired = _together(run, time.perf_counter() > deadline)
             if progress.step % LOG_EVERY == 0 or run.last_step:
                 bar.set_postfix_str(meter.write(rate))
             if progress.step % config.valid_every == 0 or run.last_step:
