@@ -478,5 +478,12 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                    'annotated/transformer.py'),
                                        'annotated.transformer.attention_weights': ( 'transformer.html#attention_weights',
                                                                                     'annotated/transformer.py'),
-                                       'annotated.transformer.init_weights': ( 'transformer.html#init_weights',
-                                                                               'annotated/transformer.py')}}}
+                                       'annotated.transformer.init_weights': ('transformer.html#init_weights', 'annotated/transformer.py')},
+            'annotated.web': { 'annotated.web._pack': ('nel_browser.html#_pack', 'annotated/web.py'),
+                               'annotated.web._pieces': ('nel_browser.html#_pieces', 'annotated/web.py'),
+                               'annotated.web._read_script': ('nel_browser.html#_read_script', 'annotated/web.py'),
+                               'annotated.web._write_script': ('nel_browser.html#_write_script', 'annotated/web.py'),
+                               'annotated.web.export_web': ('nel_browser.html#export_web', 'annotated/web.py'),
+                               'annotated.web.in_bytes': ('nel_browser.html#in_bytes', 'annotated/web.py'),
+                               'annotated.web.load_web': ('nel_browser.html#load_web', 'annotated/web.py'),
+                               'annotated.web.quantize_rows': ('nel_browser.html#quantize_rows', 'annotated/web.py')}}}
