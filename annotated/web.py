@@ -202,9 +202,9 @@ class LiveModel:
         with atomic_write(path) as file:
             file.write(f"{head}{self.html}{tail}".encode())
 
-# %% ../book/88_nel_browser.ipynb #2f73fd0f
+# %% ../book/88_nel_browser.ipynb #8d374259
 def live_model(
-    name: str = "small-en-it",  # un modello pubblicato, o una cartella
+    name: str = "small-en-it",  # un modello pubblicato; con `url`, anche una cartella
     sentences: Sequence[str] = SENTENCES,  # le frasi che rispondono senza caricare il modello
     *,
     url: str | None = None,  # la cartella scritta da `export_web`, vista dalla pagina; None = quella del libro
@@ -225,7 +225,7 @@ def live_model(
     layers = {"encoder": c.N, "decoder": below, "cross": below}
     data = {
         "id": anchor,
-        "url": url or f"_static/vivo/{Path(name).name}",
+        "url": url or f"_static/vivo/{name}",
         "bytes": len(_pack(model)[1]),
         "layers": layers,
         "heads": {"encoder": c.h, "decoder": c.h, "cross": c.h_cross or c.h},
@@ -235,7 +235,8 @@ def live_model(
     }
     css, text = (json.dumps(x, ensure_ascii=False).replace("<", "\\u003c") for x in (_asset("live.css"), data))
     script = f"{_asset('transformer.js')}\n{_asset('live.js')}\nstart({css}, {text});"
+    wanted = "" if url else f' data-modello="{escape(name)}"'  # lo legge chi costruisce il libro
     return LiveModel(
-        f'<div id="{anchor}" data-vivo="{anchor}" data-modello="{escape(name)}"><noscript>Questa figura interattiva richiede '
-        f"JavaScript.</noscript></div>\n<script>(() => {{\n{script}\n}})();</script>"
+        f'<div id="{anchor}" data-vivo="{anchor}"{wanted}><noscript>Questa figura interattiva richiede JavaScript.'
+        f"</noscript></div>\n<script>(() => {{\n{script}\n}})();</script>"
     )
