@@ -5,13 +5,18 @@
 # %% auto #0
 __all__ = []
 
-# %% ../book/97_pacchetto.ipynb #eb2ff608
+# %% ../book/97_pacchetto.ipynb #8db0dda1
 from .common import AnnotatedError
-from .decoding import translate
+from .decoding import beam_search, translate
 from .evaluation import evaluate
-from .training import load_pretrained
-from .transformer import Config, Transformer
+from .pretrained import Translator, load_pretrained
+from .tokenizer import Tokenizer
+from .training import TrainingConfig, train
+from .transformer import Config, Transformer, attention_weights
 
-# %% ../book/97_pacchetto.ipynb #9227c281
+# %% ../book/97_pacchetto.ipynb #d66b8996
 __version__ = "0.1.0"
-__all__ = ["AnnotatedError", "Config", "Transformer", "evaluate", "load_pretrained", "translate"]
+__all__ = [
+    "AnnotatedError", "Config", "Tokenizer", "TrainingConfig", "Transformer", "Translator", "attention_weights", "beam_search",
+    "evaluate", "load_pretrained", "train", "translate",
+]  # fmt: skip

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from .common import BOS, EOS, PAD, UNK, AnnotatedError, atomic_write, reason
 from .tokenizer import Tokenizer
-from .training import load_pretrained
+from .pretrained import load_pretrained
 from .transformer import Config, Transformer
 
 # %% ../book/18_marian.ipynb #ce3c06c6

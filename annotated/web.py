@@ -26,7 +26,7 @@ from torch import Tensor
 from .common import BOS, EOS, AnnotatedError, atomic_write, reason
 from .decoding import beam_search, encode_sources
 from .tokenizer import Tokenizer
-from .training import load_pretrained
+from .pretrained import load_pretrained
 from .transformer import Config, Transformer, attention_weights
 
 # %% ../book/88_nel_browser.ipynb #54fb4e0e

@@ -16,6 +16,7 @@ from annotated.common import BOS, EOS
 from annotated.data import Corpus, read_pairs
 from annotated.multihead import MultiHeadAttention
 from annotated.optim import translation_loss
+from annotated.pretrained import MODELS
 from annotated.study.heads import (
     ADJECTIVES,
     AUXILIARIES,
@@ -41,7 +42,6 @@ from annotated.study.heads import (
     without_heads,
     word_weights,
 )
-from annotated.training import MODELS
 from annotated.transformer import attention_weights
 
 DATA = Path(__file__).resolve().parent.parent / "book" / "dati"

@@ -18,10 +18,11 @@ from playwright.sync_api import Browser, Locator, Page, expect
 
 from annotated.common import BOS, EOS, AnnotatedError
 from annotated.decoding import beam_search
+from annotated.pretrained import load_pretrained
 from annotated.study.heads import Head, without_heads
 from annotated.study.microlingua import generate
 from annotated.tokenizer import Tokenizer
-from annotated.training import load_pretrained, save_model
+from annotated.training import save_model
 from annotated.transformer import Config, Transformer, attention_weights
 from annotated.web import SENTENCES, export_web, live_model, load_web
 

@@ -11,6 +11,7 @@ import argparse
 import json
 import time
 from collections import Counter
+from dataclasses import replace
 from datetime import date
 from itertools import product
 from pathlib import Path
@@ -19,11 +20,12 @@ from typing import Any
 import torch
 from provenienza import ROOT, commit
 
-from annotated.cli import MICROLINGUA
+from annotated.cli import RECIPES
 from annotated.common import atomic_write
 from annotated.data import Pair, encode_pairs
 from annotated.decoding import translate
 from annotated.evaluation import evaluate
+from annotated.pretrained import load_pretrained
 from annotated.study.coreference import (
     agreement,
     bootstrap,
@@ -36,19 +38,19 @@ from annotated.study.coreference import (
 )
 from annotated.study.heads import Head, without_heads
 from annotated.study.microlingua import generate
-from annotated.training import TrainingConfig, load_model, load_pretrained, save_model, train
+from annotated.training import load_model, save_model, train
 from annotated.transformer import Config, Transformer
 
 DECODERS = {"stretto": {"N_decoder": 1, "h_cross": 1}, "largo": {"N_decoder": 3, "h_cross": 4}}
 SEEDS = {"stretto": range(1, 6), "largo": range(1, 4)}
-STEPS = range(100, MICROLINGUA["max_steps"] + 1, 100)
+RECIPE = RECIPES["microlingua"]
+STEPS = range(100, RECIPE.training.max_steps + 1, 100)
 
 
 def train_all(runs: Path) -> None:
     _, tokenizer = load_pretrained("mini")  # lo stesso vocabolario per tutti
     pairs = [[Pair(e.en, e.it) for e in generate(n, seed)] for n, seed in ((200_000, 0), (500, 1))]
     training, validation = (encode_pairs(p, tokenizer, max_len=64) for p in pairs)
-    options = {name: value for name, value in MICROLINGUA.items() if name not in ("vocab_size", "dropout", "max_steps")}
     for name, shape in DECODERS.items():
         for seed in SEEDS[name]:
             folder = runs / f"{name}-{seed}"
@@ -56,9 +58,9 @@ def train_all(runs: Path) -> None:
                 if any((folder / str(s) / "secondi").exists() for s in (step, STEPS[-1])):
                     continue
                 torch.manual_seed(seed)
-                form = Config.preset("mini", tokenizer.vocab_size, dropout=MICROLINGUA["dropout"], **shape)
+                form = Config.preset("mini", tokenizer.vocab_size, dropout=RECIPE.dropout, **shape)
                 model, started = Transformer(form), time.perf_counter()
-                config = TrainingConfig(max_steps=step, seed=seed, **options)
+                config = replace(RECIPE.training, max_steps=step, seed=seed)
                 train(model, tokenizer, training, validation, config, folder, resume=True)
                 save_model(folder / str(step), model, tokenizer)
                 (folder / str(step) / "secondi").write_text(f"{time.perf_counter() - started:.0f}")
@@ -110,7 +112,7 @@ def provenance(rows: list[dict[str, Any]]) -> dict[str, str]:
     shapes = [f"{name}: {x['N_decoder']} strati, {x['h_cross']} teste incrociate" for name, x in DECODERS.items()]
     return {
         "comando": "python tools/semi_microlingua.py addestra, poi misura",
-        "opzioni": ", ".join(f"{key} {value}" for key, value in MICROLINGUA.items()),
+        "opzioni": ", ".join(f"{key} {value}" for key, value in RECIPE.defaults().items()),
         "decoder": "; ".join(shapes),
         "semi": ", ".join(f"{row['decoder']} {row['seme']}" for row in rows if row["passo"] == STEPS[-1]),
         "commit": commit(),

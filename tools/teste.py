@@ -20,9 +20,9 @@ from provenienza import commit, processor, sha256
 from annotated.common import atomic_write
 from annotated.data import encode_pairs, read_pairs
 from annotated.decoding import translate
+from annotated.pretrained import MODELS, load_pretrained
 from annotated.study.coreference import agreement, read_probes
 from annotated.study.heads import Head, ablation, all_heads, bleu_statistics, without_heads
-from annotated.training import MODELS, load_pretrained
 
 DATA = Path(__file__).resolve().parent.parent / "book" / "dati"
 DRAWS = 5  # sorteggi delle teste da tenere
