@@ -5,10 +5,10 @@
 # %% auto #0
 __all__ = ['PRETRAINED', 'MICROLINGUA', 'CORPUS', 'FINE_TUNING', 'make_parser', 'main']
 
-# %% ../book/90_riga_di_comando.ipynb #d9dd29ce
+# %% ../book/90_riga_di_comando.ipynb #0f54afa8
 import argparse
-import io
 import json
+import math
 import os
 import sys
 import time
@@ -27,10 +27,11 @@ import torch
 import torch.distributed as dist
 from filelock import FileLock
 
-from .common import AnnotatedError, atomic_write
+from .common import AnnotatedError, atomic_write, one_line, open_input, reason
 from .corpora import CORPORA, download, prepare
-from .data import Corpus, Pair, check_sources, digest, encode_pairs, find_data, load_corpus, read_lines, read_pairs
+from .data import Corpus, Pair, check_sources, digest, decode_lines, encode_pairs, find_data, load_corpus, read_lines, read_pairs
 from .decoding import PRECISIONS, encode_sources, translate, with_precision
+from .engine import DTYPES
 from .evaluation import evaluate
 from .marian import export_marian
 from .study.microlingua import generate
@@ -50,19 +51,34 @@ CORPUS: dict[str, Any] = {
 }  # fmt: skip
 FINE_TUNING: dict[str, Any] = CORPUS | {"max_steps": 1000, "warmup": 200, "factor": 0.07, "valid_every": 100}
 
-# %% ../book/90_riga_di_comando.ipynb #ae6a25b3
+# %% ../book/90_riga_di_comando.ipynb #7613b3f2
 def _say(message: str) -> None:
     if os.environ.get("RANK", "0") == "0":  # con più processi parla uno solo
-        print(message, file=sys.stderr, flush=True)
+        print(one_line(message), file=sys.stderr, flush=True)
 
 
 def _device(name: str) -> torch.device:
     try:
-        return torch.empty(0, device=name).device
-    except (RuntimeError, AssertionError) as error:
+        x = torch.zeros(1, device=name)
+        x.tolist()  # «meta» fa tensori senza numeri
+    except (RuntimeError, AssertionError, ImportError) as error:
         raise AnnotatedError(f"--device {name}: non disponibile su questa macchina. Usa --device cpu.") from error
+    if x.device.type == "cuda":
+        torch.set_float32_matmul_precision("high")
+    return x.device
 
-# %% ../book/90_riga_di_comando.ipynb #746f2cc4
+# %% ../book/90_riga_di_comando.ipynb #9ec9c9a2
+def _precision(asked: str | None, device: torch.device) -> str:
+    "Quella chiesta, se il dispositivo la conosce; altrimenti la più rapida che ha in hardware."
+    if asked == "int8" and device.type != "cpu":
+        raise AnnotatedError("--precision int8: solo su CPU. Aggiungi --device cpu, o usa bf16.")
+    if asked == "fp16" and device.type == "cpu":
+        raise AnnotatedError("--precision fp16: solo su GPU. Su un processore usa bf16, o fp32.")
+    if asked or device.type != "cuda":
+        return asked or "fp32"
+    return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp16"
+
+# %% ../book/90_riga_di_comando.ipynb #e79684fc
 def _microlingua_pairs(n: int, seed: int = 0, held_out: bool = False) -> list[Pair]:
     return [Pair(example.en, example.it) for example in generate(n, seed, held_out)]
 
@@ -74,7 +90,7 @@ def _vocabulary(args: argparse.Namespace, folder: Path, sentences: Iterator[str]
     return Tokenizer.train(sentences, args.vocab_size, seed=args.seed)
 
 
-def _corpus_vocabulary(args: argparse.Namespace, folder: Path, files: list[Path], repeat: dict[str, int]) -> Tokenizer:
+def _corpus_vocabulary(args: argparse.Namespace, folder: Path, files: list[Path], repeat: dict[str, float]) -> Tokenizer:
     "Come `_vocabulary`, ma ciò che ha imparato da questi file lo tiene da parte per la prossima volta."
     path = folder / "data" / f"{digest(files, args.vocab_size, args.seed, sorted(repeat.items()))}.model"
     if path.exists():
@@ -122,10 +138,10 @@ def _processes(device: torch.device) -> Iterator[torch.device]:
     finally:
         dist.destroy_process_group()
 
-# %% ../book/90_riga_di_comando.ipynb #08da7fcc
+# %% ../book/90_riga_di_comando.ipynb #8e0c186e
 _OPTIONS: dict[str, Any] = CORPUS | {  # ciò che decide un addestramento, con un valore d'esempio
-    "config": "", "data": "", "init": "", "seed": 1, "repeat": [("", 1)], "patience": 1, "dropout": 0.1,
-    "norm_first": True, "bf16": True, "compiled": True,
+    "config": "", "data": "", "init": "", "seed": 1, "repeat": [("", 1.0)], "patience": 1, "dropout": 0.1,
+    "norm_first": True, "precision": "", "compiled": True,
 }  # fmt: skip
 
 
@@ -148,10 +164,11 @@ def _like(value: Any, example: Any) -> bool:
 
 
 def _saved_options(path: Path) -> dict[str, Any]:
-    try:
-        saved = json.loads(path.read_text("utf-8"))
-    except OSError:
+    if not path.exists():
         return {}  # chi riprende può anche ridirle tutte
+    try:
+        with open_input(path) as file:
+            saved = json.loads(file.read())
     except (ValueError, RecursionError):
         saved = None
     if not isinstance(saved, dict) or not all(n in _OPTIONS and _like(v, _OPTIONS[n]) for n, v in saved.items()):
@@ -181,7 +198,7 @@ def _save_options(args: argparse.Namespace, folder: Path) -> None:
     with atomic_write(folder / "options.json") as file:
         file.write(json.dumps(_chosen(args), indent=1).encode())
 
-# %% ../book/90_riga_di_comando.ipynb #5e7da76a
+# %% ../book/90_riga_di_comando.ipynb #53a20274
 def _new_model(args: argparse.Namespace, tokenizer: Tokenizer, start: Transformer | None) -> Transformer:
     "Il modello da addestrare: nuovo, oppure una copia di `start` con il dropout chiesto."
     torch.manual_seed(args.seed)
@@ -195,26 +212,26 @@ def _new_model(args: argparse.Namespace, tokenizer: Tokenizer, start: Transforme
 
 def _training_config(args: argparse.Namespace, device: torch.device) -> TrainingConfig:
     options = {field.name: getattr(args, field.name) for field in fields(TrainingConfig)}
-    native = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
-    return TrainingConfig(**options | {"bf16": native if args.bf16 is None else args.bf16, "compiled": bool(args.compiled)})
+    return TrainingConfig(**options | {"precision": _precision(args.precision, device), "compiled": bool(args.compiled)})
 
-# %% ../book/90_riga_di_comando.ipynb #843d70dc
+# %% ../book/90_riga_di_comando.ipynb #ac820462
 def _train(args: argparse.Namespace) -> None:
     folder, device = args.out or Path("runs") / (args.config or "mini"), _device(args.device)
     args = _completed(args, folder)
+    config = _training_config(args, device)
     if args.tensorboard and find_spec("tensorboard") is None:
         raise AnnotatedError("--tensorboard: manca il pacchetto. Installalo con «pip install tensorboard».")
     check_folder(folder, args.resume)
     if args.resume and not (folder / "state.safetensors").exists():
         _say(f"{folder}: non c'è nulla da riprendere, comincio da capo")
     with reserved(folder) if os.environ.get("LOCAL_RANK", "0") == "0" else nullcontext():
-        _train_in(folder, device, args)
+        _train_in(folder, device, args, config)
     if not args.data and os.environ.get("RANK", "0") == "0":
         _measure_unseen(folder, device)
     _say(f'fatto. Prova: annotated translate --model {folder} "The animal …"')
 
 
-def _train_in(folder: Path, device: torch.device, args: argparse.Namespace) -> None:
+def _train_in(folder: Path, device: torch.device, args: argparse.Namespace, config: TrainingConfig) -> None:
     started = time.perf_counter()
     start, tokenizer = load_pretrained(args.init) if args.init else (None, None)
     max_len = (start.config if start else Config.preset(args.config, vocab_size=1)).max_len
@@ -227,7 +244,6 @@ def _train_in(folder: Path, device: torch.device, args: argparse.Namespace) -> N
     parameters, ready = sum(p.numel() for p in model.parameters()), time.perf_counter() - started
     _say(f"{args.init or args.config}: {parameters:,} parametri, {len(training):,} coppie, {device}; pronto in {ready:.1f} s")
     with _processes(device) as device:
-        config = _training_config(args, device)
         train(model.to(device), tokenizer, training, validation, config, folder, bool(args.resume))
 
 
@@ -238,13 +254,12 @@ def _measure_unseen(folder: Path, device: torch.device) -> None:
     scores = evaluate(hypotheses, [pair.target for pair in unseen])
     _say(f"coppie di nomi mai viste insieme: {scores.exact:.1%} di frasi tradotte esattamente")
 
-# %% ../book/90_riga_di_comando.ipynb #1fce2dbd
+# %% ../book/90_riga_di_comando.ipynb #43f06413
 def _model(args: argparse.Namespace) -> tuple[Transformer, Tokenizer]:
     device = _device(args.device)
-    if args.precision == "int8" and device.type != "cpu":
-        raise AnnotatedError("--precision int8: solo su CPU. Aggiungi --device cpu, o usa bf16.")
+    precision = _precision(args.precision, device)
     model, tokenizer = load_pretrained(args.model, device)
-    return with_precision(model, args.precision), tokenizer
+    return with_precision(model, precision), tokenizer
 
 
 def _chunks(lines: Iterator[str], size: int = 1000) -> Iterator[tuple[int, list[str]]]:
@@ -254,6 +269,17 @@ def _chunks(lines: Iterator[str], size: int = 1000) -> Iterator[tuple[int, list[
         yield first, chunk
         first += len(chunk)
 
+# %% ../book/90_riga_di_comando.ipynb #61407f9c
+def _sentences(args: argparse.Namespace) -> tuple[str, Iterator[str]]:
+    "Da dove vengono le frasi da tradurre, e le frasi."
+    if args.text is not None:
+        return "frase", iter([args.text])
+    if args.input:
+        return str(args.input), read_lines(args.input)
+    if sys.stdin is None:
+        raise AnnotatedError("lo standard input è chiuso. Dai una frase, o un file con --input.")
+    return "standard input", decode_lines(sys.stdin.buffer, "standard input")
+
 
 def _translate(args: argparse.Namespace) -> None:
     if args.text is not None and args.input:
@@ -261,21 +287,15 @@ def _translate(args: argparse.Namespace) -> None:
     if args.output and args.output.is_dir():
         raise AnnotatedError(f"{args.output}: è una cartella. Aggiungi il nome del file.")
     model, tokenizer = _model(args)
-    origin = "standard input"
-    if isinstance(sys.stdin, io.TextIOWrapper):
-        sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape")  # la riga guasta la nomina chi la traduce
-    lines: Iterator[str] = (line.rstrip("\n") for line in sys.stdin)
-    if args.text is not None:
-        origin, lines = "frase", iter([args.text])
-    elif args.input:
-        origin, lines = str(args.input), read_lines(args.input)
+    origin, sentences = _sentences(args)
+    if args.input:
         for first, chunk in _chunks(read_lines(args.input)):  # un file sbagliato si rifiuta prima di cominciare
             encode_sources(tokenizer, chunk, model.config.max_len, origin, first)
 
     def translations() -> Iterator[str]:
-        for first, chunk in _chunks(lines):
+        for first, chunk in _chunks(sentences):
             yield from translate(
-                model, tokenizer, chunk, args.beam, args.alpha,
+                model, tokenizer, chunk, args.beam, args.alpha, args.max_tokens,
                 progress=args.text is None, origin=origin, first=first,
             )  # fmt: skip
 
@@ -286,13 +306,15 @@ def _translate(args: argparse.Namespace) -> None:
         for text in translations():
             print(text, flush=True)
 
-# %% ../book/90_riga_di_comando.ipynb #7329bd3e
+# %% ../book/90_riga_di_comando.ipynb #813de9e8
 def _evaluate(args: argparse.Namespace) -> None:
     pairs = list(read_pairs(args.pairs))
     model, tokenizer = _model(args)
     sources = [pair.source for pair in pairs]
-    hypotheses = translate(model, tokenizer, sources, args.beam, args.alpha, progress=True, origin=str(args.pairs))
-    print(f"{args.pairs}: {len(pairs)} frasi, beam {args.beam}, alfa {args.alpha}")
+    hypotheses = translate(
+        model, tokenizer, sources, args.beam, args.alpha, args.max_tokens, progress=True, origin=str(args.pairs)
+    )
+    print(one_line(f"{args.pairs}: {len(pairs)} frasi, beam {args.beam}, alfa {args.alpha}"))
     print(evaluate(hypotheses, [pair.target for pair in pairs]))
 
 # %% ../book/90_riga_di_comando.ipynb #5d5cdf97
@@ -329,7 +351,7 @@ def _prepare(args: argparse.Namespace) -> None:
     _say(str(prepare(args.source, args.target, args.out, args.held_out, args.seed, progress=True)))
     _say(f"Ora: annotated train --data {args.out} --config tiny --vocab-size 4000")
 
-# %% ../book/90_riga_di_comando.ipynb #64a286b0
+# %% ../book/90_riga_di_comando.ipynb #8ee30426
 def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) == 0:
         raise argparse.ArgumentTypeError(f"serve un intero positivo, non «{text}»")
@@ -343,15 +365,16 @@ def _rate(text: str) -> float:
     raise argparse.ArgumentTypeError(f"serve un numero positivo, non «{text}»")
 
 
-def _repetition(text: str) -> tuple[str, int]:
+def _repetition(text: str) -> tuple[str, float]:
     name, _, times = text.partition("=")
-    if not name or not times.isdecimal():
-        raise argparse.ArgumentTypeError(f"serve FONTE=N, per esempio tatoeba=8, non «{text}»")
-    return name, int(times)
+    with suppress(ValueError):
+        if name and 0 <= float(times) < math.inf:
+            return name, float(times)
+    raise argparse.ArgumentTypeError(f"serve FONTE=N, per esempio tatoeba=8, non «{text}»")
 
 
 def _model_name(text: str) -> str:
-    return str(Path(text).resolve()) if Path(text).is_dir() else text
+    return str(Path(text).resolve()) if os.path.isdir(text) else text
 
 
 def _share(text: str) -> float:
@@ -360,7 +383,7 @@ def _share(text: str) -> float:
             return float(text)
     raise argparse.ArgumentTypeError(f"serve un numero fra 0 e 1, non «{text}»")
 
-# %% ../book/90_riga_di_comando.ipynb #b82fb09a
+# %% ../book/90_riga_di_comando.ipynb #4ab5c931
 _ITALIAN = {  # le frasi di argparse, che parla inglese
     "usage: ": "uso: ",
     "options": "opzioni",
@@ -379,9 +402,9 @@ class _Parser(argparse.ArgumentParser):
     "Un `ArgumentParser` che parla italiano e dice gli errori in una riga."
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"errore: {message}. Prova «{self.prog} --help».\n")
+        self.exit(2, f"errore: {one_line(message)}. Prova «{self.prog} --help».\n")
 
-# %% ../book/90_riga_di_comando.ipynb #57974370
+# %% ../book/90_riga_di_comando.ipynb #10ab2e6f
 def make_parser() -> argparse.ArgumentParser:
     "I comandi e le loro opzioni."
     argparse._ = lambda text: _ITALIAN.get(text, text)  # type: ignore[attr-defined]
@@ -410,8 +433,9 @@ def make_parser() -> argparse.ArgumentParser:
     p.add_argument("--valid-every", type=_positive, metavar="N", help="passi fra due validazioni" + usual("valid_every"))
     p.add_argument("--average", type=_positive, metavar="N", help="il modello è la media degli ultimi N checkpoint" + usual("average"))
     p.add_argument("--patience", type=_positive, metavar="N", help="si ferma dopo N validazioni senza migliorare")
-    p.add_argument("--repeat", type=_repetition, action="append", metavar="FONTE=N", help="usa una fonte N volte; 0 = mai")
-    p.add_argument("--bf16", action=argparse.BooleanOptionalAction, help="bfloat16 (predefinito: se la GPU lo ha)")
+    p.add_argument("--minutes", type=_rate, metavar="M", help="dopo tanti minuti misura, salva e si ferma: poi si riprende con --resume")
+    p.add_argument("--repeat", type=_repetition, action="append", metavar="FONTE=N", help="usa una fonte N volte; 0 = mai, 0.5 = una coppia sì e una no")
+    p.add_argument("--precision", choices=list(DTYPES), help="dei prodotti di matrici (predefinita: la più rapida che c'è)")
     p.add_argument("--compile", dest="compiled", action="store_true", default=None, help="usa torch.compile")
     p.add_argument("--tensorboard", action="store_true", help="scrive il diario anche per TensorBoard")
     p.add_argument("--seed", type=int, metavar="N", help="seme dei numeri casuali (predefinito: 1)")
@@ -459,22 +483,29 @@ def make_parser() -> argparse.ArgumentParser:
         p.add_argument("--model", default=PRETRAINED, metavar="NOME", help=f"cartella o nome (predefinito: {PRETRAINED})")
         p.add_argument("--beam", type=_positive, default=4, metavar="K", help="ipotesi della beam search; 1 = greedy")
         p.add_argument("--alpha", type=float, default=0.6, metavar="X", help="normalizzazione della lunghezza")
-        p.add_argument("--precision", choices=PRECISIONS, default="fp32", help="dei pesi (predefinita: fp32)")
+        p.add_argument("--precision", choices=PRECISIONS, help="dei pesi (predefinita: la più rapida che c'è senza perdere nulla)")
+        p.add_argument("--max-tokens", type=_positive, default=4096, metavar="N", help="pezzi che si traducono insieme")
     for name in ("train", "translate", "evaluate", "attention"):
         p = commands.choices[name]
         p.add_argument("--device", default=device, help=f"cpu o cuda (predefinito: {device})")
     return parser
 
-# %% ../book/90_riga_di_comando.ipynb #5e59aa6c
+# %% ../book/90_riga_di_comando.ipynb #7e7487c6
 def main(
     argv: list[str] | None = None,  # gli argomenti; None = quelli della riga di comando
-) -> int:  # 0 se è andata bene, 1 se i dati o il comando sono sbagliati, 130 se interrotto
+) -> int:  # 0 se è andata bene, 1 se i dati o il comando sono sbagliati, 130 se interrotto, 141 se nessuno legge più
     "Il punto d'ingresso di `annotated`."
     args = make_parser().parse_args(argv)
     try:
         args.run(args)
     except AnnotatedError as error:
         _say(f"errore: {error}")
+        return 1
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # perché Python, uscendo, non ci riprovi
+        return 141
+    except OSError as error:
+        _say(f"errore: {error.filename or 'lettura o scrittura'}: {reason(error)}.")
         return 1
     except KeyboardInterrupt as stop:
         _say(f"interrotto: {str(stop) or 'ciò che era salvato resta'}.")

@@ -223,7 +223,7 @@ def download(
     total = corpus.pairs if source is None else None
     return _write(name.split("-")[0], out, held_out, lotteries, _read(corpus, "train", source), total, progress)
 
-# %% ../book/91_corpora.ipynb #b58fdac2
+# %% ../book/91_corpora.ipynb #c084a5cd
 def prepare(
     source: str | Path,  # le frasi di partenza, una per riga, UTF-8 (anche .xz)
     target: str | Path,  # le traduzioni, nello stesso ordine
@@ -245,4 +245,5 @@ def prepare(
     _check(Path(out), size)
     pairs = (Pair(clean(s), clean(t)) for s, t in zip(read_lines(source), read_lines(target), strict=True))
     lotteries = {"test": Lottery(size, seed), "valid": Lottery(size, seed)}
-    return _write(Path(source).name.split(".")[0], Path(out), {}, lotteries, pairs, first, progress)
+    name = clean(Path(source).name.split(".")[0]).encode(errors="replace").decode()  # un nome di file può essere di tutto
+    return _write(name, Path(out), {}, lotteries, pairs, first, progress)

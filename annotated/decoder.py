@@ -45,7 +45,7 @@ class KVCache:
             buffer[: len(rows), :, : self.length] = buffer[rows, :, : self.length]
         self.buffers = [buffer[: len(rows)] for buffer in self.buffers]
 
-# %% ../book/08_decoder.ipynb #06903933
+# %% ../book/08_decoder.ipynb #f42c060f
 class DecoderLayer(nn.Module):
     "Un blocco del decoder: self-attention causale, cross-attention, feed-forward (Vaswani 2017, §3.1)."
 
@@ -65,28 +65,21 @@ class DecoderLayer(nn.Module):
         mask: Tensor | None = None,  # causale, (1, 1, T, T); None quando T = 1
         memory_mask: Tensor | None = None,  # (B, 1, 1, S)
         cache: KVCache | None = None,  # ciò che il blocco ricorda delle parole già prodotte
-        need_weights: bool = False,
-    ) -> tuple[Tensor, Tensor | None, Tensor | None]:  # (R, T, d_model); pesi propri e incrociati, o None
+    ) -> Tensor:  # (R, T, d_model)
         "Guarda ciò che ha già scritto, poi la frase di partenza, poi rielabora."
-        self_weights = cross_weights = None
+        x = self.residuals[0](x, lambda x: self._self_attend(x, mask, cache))
+        x = self.residuals[1](x, lambda x: self._cross_attend(x, memory, memory_mask))
+        return self.residuals[2](x, self.feed_forward)
 
-        def self_attend(x: Tensor) -> Tensor:
-            nonlocal self_weights
-            keys_values = self.self_attention.keys_values(x)
-            known = keys_values if cache is None else cache.append(*keys_values)
-            x, self_weights = self.self_attention(x, known, mask, need_weights)
-            return x
+    def _self_attend(self, x: Tensor, mask: Tensor | None, cache: KVCache | None) -> Tensor:
+        keys_values = self.self_attention.keys_values(x)
+        return self.self_attention(x, cache.append(*keys_values) if cache else keys_values, mask)
 
-        def cross_attend(x: Tensor) -> Tensor:
-            nonlocal cross_weights
-            queries = x.reshape(memory[0].size(0), -1, x.size(-1))  # le K ipotesi di una frase: K query in fila
-            out, cross_weights = self.cross_attention(queries, memory, memory_mask, need_weights)
-            return out.reshape(x.shape)
+    def _cross_attend(self, x: Tensor, memory: tuple[Tensor, Tensor], mask: Tensor | None) -> Tensor:
+        queries = x.reshape(memory[0].size(0), -1, x.size(-1))  # le K ipotesi di una frase: K query in fila
+        return self.cross_attention(queries, memory, mask).reshape(x.shape)
 
-        x = self.residuals[1](self.residuals[0](x, self_attend), cross_attend)
-        return self.residuals[2](x, self.feed_forward), self_weights, cross_weights
-
-# %% ../book/08_decoder.ipynb #06e2ef34
+# %% ../book/08_decoder.ipynb #9363c5cc
 class Decoder(nn.Module):
     """Pila di `N` blocchi. In Pre-LN una normalizzazione finale chiude la pila; in Post-LN non serve."""
 
@@ -115,13 +108,8 @@ class Decoder(nn.Module):
         mask: Tensor | None = None,
         memory_mask: Tensor | None = None,
         caches: list[KVCache] | None = None,  # uno per blocco
-        need_weights: bool = False,
-    ) -> tuple[Tensor, list[Tensor], list[Tensor]]:  # (R, T, d_model); pesi propri; pesi incrociati
+    ) -> Tensor:  # (R, T, d_model)
         "Scrive la frase d'arrivo."
-        own, cross = [], []
         for i, layer in enumerate(self.layers):
-            x, *weights = layer(x, memory[i], mask, memory_mask, caches[i] if caches else None, need_weights)
-            if need_weights:
-                own.append(weights[0])
-                cross.append(weights[1])
-        return self.norm(x), own, cross
+            x = layer(x, memory[i], mask, memory_mask, caches[i] if caches else None)
+        return self.norm(x)

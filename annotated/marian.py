@@ -6,10 +6,11 @@
 __all__ = ['concatenated_order', 'reorder', 'start_from_zero', 'marian_name', 'marian_tensors', 'marian_config',
            'marian_vocabulary', 'export_marian']
 
-# %% ../book/18_marian.ipynb #7f4e3be8
+# %% ../book/18_marian.ipynb #27174603
 import json
 import math
 import os
+import secrets
 import shutil
 from copy import deepcopy
 from pathlib import Path
@@ -160,7 +161,7 @@ def _marian_files(model: Transformer, tokenizer: Tokenizer) -> dict[str, bytes]:
     weights = safetensors.torch.save(tensors, {"format": "pt"})
     return {**files, "source.spm": tokenizer.model, "target.spm": tokenizer.model, "model.safetensors": weights}
 
-# %% ../book/18_marian.ipynb #209b9e46
+# %% ../book/18_marian.ipynb #b5d28e34
 def export_marian(
     folder: str | Path,  # un modello del libro: la sua cartella, o il nome di uno pubblicato
     out: str | Path,  # la cartella da creare
@@ -178,7 +179,7 @@ def export_marian(
         files = _marian_files(model, tokenizer)
     except AnnotatedError as error:
         raise AnnotatedError(f"{folder}: {error}") from error
-    partial = out.with_name(f".{out.name}.{os.getpid()}.parziale")
+    partial = out.with_name(f".{secrets.token_hex(8)}.parziale")
     try:
         for name, content in files.items():
             with atomic_write(partial / name) as file:

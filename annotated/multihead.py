@@ -20,7 +20,7 @@ def merge_heads(x: Tensor) -> Tensor:
     "(B, h, T, d_k) → (B, T, d_model): le teste di nuovo una accanto all'altra."
     return x.transpose(1, 2).flatten(-2)
 
-# %% ../book/03_multihead.ipynb #59bb8d41
+# %% ../book/03_multihead.ipynb #8519000e
 class MultiHeadAttention(nn.Module):
     """Attenzione a più teste (Vaswani 2017, §3.2.2), con d_k = d_v = d_model / h.
 
@@ -50,13 +50,11 @@ class MultiHeadAttention(nn.Module):
         x: Tensor,  # chi domanda, (B, T, d_model)
         keys_values: tuple[Tensor, Tensor],  # a chi domanda: ciò che rende `keys_values`
         mask: Tensor | None = None,  # (B, 1, T, S) o trasmissibile; True = può guardare
-        need_weights: bool = False,  # calcola anche i pesi (più lento)
-    ) -> tuple[Tensor, Tensor | None]:  # uscita (B, T, d_model); pesi (B, h, T, S) oppure None
+    ) -> Tensor:  # (B, T, d_model)
         "Ogni testa guarda per conto suo; W_o rimescola ciò che hanno trovato."
         Q = split_heads(self.W_q(x), self.h)  # (B, h, T, d_k)
-        weights = None
-        if need_weights:
-            heads, weights = attention(Q, *keys_values, mask)
-        else:
-            heads = fast_attention(Q, *keys_values, mask)  # (B, h, T, d_k)
-        return self.W_o(merge_heads(heads)), weights
+        return self.W_o(merge_heads(fast_attention(Q, *keys_values, mask)))
+
+    def weights(self, x: Tensor, keys_values: tuple[Tensor, Tensor], mask: Tensor | None = None) -> Tensor:
+        "I pesi (B, h, T, S) con cui `forward` mescola i valori, calcolati passo per passo."
+        return attention(split_heads(self.W_q(x), self.h), *keys_values, mask)[1]

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['sample', 'Tokenizer']
 
-# %% ../book/11_tokenizzazione.ipynb #d6516097
+# %% ../book/11_tokenizzazione.ipynb #88f44fd0
 import hashlib
 import io
 import random
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import sentencepiece as spm
 
-from .common import BOS, EOS, PAD, UNK, AnnotatedError, atomic_write, reason
+from .common import BOS, EOS, PAD, UNK, AnnotatedError, atomic_write, open_input
 
 # %% ../book/11_tokenizzazione.ipynb #b6abe344
 def sample(sentences: Iterable[str], n: int, seed: int) -> list[str]:
@@ -28,6 +28,13 @@ def sample(sentences: Iterable[str], n: int, seed: int) -> list[str]:
             kept[j] = sentence
     return kept
 
+# %% ../book/11_tokenizzazione.ipynb #e59d4267
+def _is_ours(processor: spm.SentencePieceProcessor) -> bool:
+    "Se è un BPE con i quattro pezzi speciali al loro posto. In un BPE il punteggio di un pezzo è un intero: il suo posto."
+    special = [processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id()]
+    scores = [processor.get_score(i) for i in range(processor.get_piece_size())]
+    return special == [PAD, UNK, BOS, EOS] and all(score.is_integer() for score in scores)
+
 # %% ../book/11_tokenizzazione.ipynb #4295082d
 def _explain(error: str, vocab_size: int) -> str:
     "Un errore di SentencePiece, con il rimedio."
@@ -39,7 +46,7 @@ def _explain(error: str, vocab_size: int) -> str:
     advice = f"al più {limit[1]}" if limit else "meno"
     return f"il testo è troppo poco per un vocabolario di {vocab_size} pezzi: chiedine {advice} (--vocab-size)."
 
-# %% ../book/11_tokenizzazione.ipynb #42832640
+# %% ../book/11_tokenizzazione.ipynb #d6644072
 class Tokenizer:
     "Divide le frasi in pezzi (BPE) e le ricompone; un solo vocabolario per le due lingue."
 
@@ -80,13 +87,16 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: str | Path) -> "Tokenizer":
-        "Legge un modello scritto da `save`; `AnnotatedError` se manca o non è un modello SentencePiece."
+        "Legge un modello scritto da `save`; `AnnotatedError` se manca, o se non è un modello SentencePiece come i nostri."
+        with open_input(path) as file:
+            model = file.read()
         try:
-            return cls(Path(path).read_bytes())
-        except OSError as error:
-            raise AnnotatedError(f"{path}: non riesco a leggere il vocabolario ({reason(error)}).") from error
+            tokenizer = cls(model)
         except RuntimeError as error:
             raise AnnotatedError(f"{path}: non è un vocabolario SentencePiece. Copialo di nuovo o riaddestra.") from error
+        if not _is_ours(tokenizer._processor):
+            raise AnnotatedError(f"{path}: è un vocabolario d'altro tipo. Serve un BPE con i pezzi speciali ai posti da 0 a 3.")
+        return tokenizer
 
     @classmethod
     def train(
@@ -106,6 +116,6 @@ class Tokenizer:
                 sentence_iterator=iter(chosen), model_writer=output, model_type="bpe", vocab_size=vocab_size,
                 pad_id=PAD, unk_id=UNK, bos_id=BOS, eos_id=EOS, character_coverage=0.9999, num_threads=2, minloglevel=2,
             )  # fmt: skip
-        except (RuntimeError, OverflowError) as error:
+        except (RuntimeError, OverflowError, ValueError) as error:
             raise AnnotatedError(_explain(str(error), vocab_size)) from error
         return cls(output.getvalue())

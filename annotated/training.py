@@ -5,19 +5,20 @@
 # %% auto #0
 __all__ = ['MODELS', 'LOG_EVERY', 'batch_stream', 'validation_loss', 'save_model', 'load_model', 'load_pretrained',
            'publish_model', 'save_state', 'load_state', 'mean_weights', 'averaged_model', 'TrainingConfig', 'Progress',
-           'check_folder', 'reserved', 'train']
+           'Run', 'check_folder', 'reserved', 'on_device', 'train']
 
-# %% ../book/15_addestramento.ipynb #a93e015b
+# %% ../book/15_addestramento.ipynb #6718e622
 import copy
 import hashlib
 import json
 import math
+import os
 import signal
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
 from itertools import count
@@ -30,23 +31,24 @@ import torch.distributed as dist
 from filelock import FileLock, Timeout
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
+from torch.amp import GradScaler
 from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
 
-from .common import AnnotatedError, atomic_write, reason
+from .common import AnnotatedError, atomic_write, open_input, reason
 from .data import Batch, Corpus, make_batches
-from .engine import Objective, train_step_in_memory, world, world_sum
+from .engine import Objective, autocast, new_scaler, rank_and_size, sum_over_processes, train_step_in_memory
 from .optim import make_optimizer, noam, translation_loss
 from .tokenizer import Tokenizer
-from .transformer import Config, Transformer
+from .transformer import Config, Transformer, is_count
 
-# %% ../book/15_addestramento.ipynb #9baa67f8
+# %% ../book/15_addestramento.ipynb #8552a401
 def batch_stream(corpus: Corpus, max_tokens: int, seed: int, skip: int = 0) -> Iterator[Batch]:
     """I lotti, epoca dopo epoca e senza fine, ogni volta in un altro ordine; `skip` salta quelli già visti.
 
     Con più processi rende la quota di questo: le frasi di ogni lotto si distribuiscono a turno.
     """
-    rank, size = world()
+    rank, size = rank_and_size()
     for epoch in count():
         batches = make_batches(corpus.lengths, max_tokens, [seed, epoch])
         for indices in batches[skip:]:
@@ -57,21 +59,23 @@ def batch_stream(corpus: Corpus, max_tokens: int, seed: int, skip: int = 0) -> I
                 yield batch._replace(tgt_out=torch.zeros_like(batch.tgt_out))
         skip = max(0, skip - len(batches))
 
-# %% ../book/15_addestramento.ipynb #a92ccecb
+# %% ../book/15_addestramento.ipynb #71ec4b55
 @torch.inference_mode()
 def validation_loss(
-    model: Transformer, corpus: Corpus, max_tokens: int, device: torch.device
+    model: Transformer, corpus: Corpus, max_tokens: int, precision: str = "fp32"
 ) -> float:  # nat per pezzo, senza label smoothing: il suo esponenziale è la perplessità
     "La perdita su coppie mai usate per addestrare; più processi si dividono i lotti."
     model.eval()
-    rank, size = world()
+    device, (rank, size) = next(model.parameters()).device, rank_and_size()
     totals = torch.zeros(2, dtype=torch.float64)  # perdita, pezzi: sul processore, perché non ogni scheda ha float64
     for indices in make_batches(corpus.lengths, max_tokens, seed=0)[rank::size]:
         batch = Batch(*(x.to(device) for x in corpus.batch(indices)))
-        totals[0] += translation_loss(model(batch.src, batch.tgt_in), batch.tgt_out).cpu()
+        with autocast(device, precision):
+            logits = model(batch.src, batch.tgt_in)
+        totals[0] += translation_loss(logits.float(), batch.tgt_out).cpu()
         totals[1] += batch.tgt_out.count_nonzero().cpu()
     model.train()
-    loss, tokens = world_sum(totals).tolist()
+    loss, tokens = sum_over_processes(totals).tolist()
     return loss / tokens
 
 # %% ../book/15_addestramento.ipynb #9d1b7076
@@ -93,18 +97,25 @@ def save_model(folder: str | Path, model: Transformer, tokenizer: Tokenizer) -> 
     _save_description(folder, model, tokenizer)
     _save_tensors(folder / "model.safetensors", model.state_dict(), {"vocabulary": tokenizer.fingerprint})
 
-# %% ../book/15_addestramento.ipynb #f5d3c90d
-def _load_tensors(path: Path, tokenizer: Tokenizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
+# %% ../book/15_addestramento.ipynb #86b8a58a
+@contextmanager
+def _opened(path: Path, tokenizer: Tokenizer) -> Iterator[tuple[safe_open, dict[str, Any]]]:
+    "Un file di tensori, di cui si è letta la sola intestazione, e i suoi metadati; `AnnotatedError` se è guasto."
     try:
-        with safe_open(path, framework="pt") as file:
+        with open_input(path), safe_open(path, framework="pt") as file:
             metadata = {key: json.loads(value) for key, value in (file.metadata() or {}).items()}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except OSError as error:
-        raise AnnotatedError(f"{path}: non riesco a leggere i pesi ({reason(error)}).") from error
-    except (SafetensorError, ValueError) as error:
+            if metadata.get("vocabulary") != tokenizer.fingerprint:
+                raise AnnotatedError(f"{path}: checkpoint di un altro vocabolario. Rimetti il suo tokenizer.model.")
+            yield file, metadata
+    except (SafetensorError, ValueError, RecursionError) as error:
         raise AnnotatedError(f"{path}: checkpoint troncato o rovinato. Copialo di nuovo o riaddestra.") from error
-    if metadata.get("vocabulary") != tokenizer.fingerprint:
-        raise AnnotatedError(f"{path}: checkpoint di un altro vocabolario. Rimetti il suo tokenizer.model.")
+
+
+def _load_tensors(path: Path, tokenizer: Tokenizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    with _opened(path, tokenizer) as (file, metadata):
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    if not all(tensor.isfinite().all() for tensor in tensors.values()):
+        raise AnnotatedError(f"{path}: un peso è infinito o non è un numero. Copialo di nuovo o riaddestra.")
     return tensors, metadata
 
 
@@ -114,41 +125,61 @@ def _restore(module: nn.Module, tensors: dict[str, Tensor], path: Path) -> None:
     except RuntimeError as error:
         raise AnnotatedError(f"{path}: i pesi non hanno la forma detta in config.json: è un altro modello.") from error
 
-# %% ../book/15_addestramento.ipynb #065ebba4
-def _load_weights(folder: Path, tokenizer: Tokenizer) -> dict[str, Tensor]:
+# %% ../book/15_addestramento.ipynb #55b3b5f2
+def _load_weights(folder: Path, tokenizer: Tokenizer, config: Config) -> dict[str, Tensor]:
     single, parts = folder / "model.safetensors", sorted(folder.glob("model-*-of-*.safetensors"))
-    if single.exists() or not parts:
-        return _load_tensors(single, tokenizer)[0]
-    loaded = [_load_tensors(path, tokenizer) for path in parts]
-    labels = [(metadata.get("parts"), metadata.get("weights")) for _, metadata in loaded]
-    if labels != [(len(parts), labels[0][1])] * len(parts):
+    paths = [single] if single.exists() or not parts else parts
+    labels, kinds, numbers = [], set(), 0
+    for path in paths:
+        with _opened(path, tokenizer) as (file, metadata):
+            labels.append((metadata.get("parts"), metadata.get("weights")))
+            slices = [file.get_slice(name) for name in file.keys()]  # noqa: SIM118
+            kinds |= {piece.get_dtype() for piece in slices}
+            numbers += sum(math.prod(piece.get_shape()) for piece in slices)
+    if paths == parts and labels != [(len(parts), labels[0][1])] * len(parts):
         raise AnnotatedError(f"{folder}: le parti dei pesi non sono tutte, o non vanno insieme. Copiale di nuovo tutte.")
-    return {name: tensor for tensors, _ in loaded for name, tensor in tensors.items()}
+    if numbers != config.parameters:
+        raise AnnotatedError(f"{folder}: i pesi non hanno la forma detta in config.json: è un altro modello.")
+    if not kinds <= {"F64", "F32", "F16", "BF16"}:
+        raise AnnotatedError(f"{folder}: i pesi sono di tipo {', '.join(sorted(kinds))}. Servono numeri con la virgola.")
+    return {name: tensor for path in paths for name, tensor in _load_tensors(path, tokenizer)[0].items()}
 
-# %% ../book/15_addestramento.ipynb #4237bdb1
+# %% ../book/15_addestramento.ipynb #6d6a155f
+def _load_config(folder: Path) -> Config:
+    path = folder / "config.json"
+    if not path.exists():
+        raise AnnotatedError(
+            f"{folder}: qui non c'è un modello (manca config.json). Indica la sua cartella con --model, "
+            "oppure addestrane uno con «annotated train»."
+        )
+    with open_input(path) as file:
+        text = file.read()
+    try:
+        return Config(**json.loads(text))
+    except AnnotatedError as error:
+        raise AnnotatedError(f"{path}: {error}") from error
+    except (ValueError, TypeError, RecursionError) as error:
+        raise AnnotatedError(f"{path}: non descrive un modello. Copialo di nuovo.") from error
+
+# %% ../book/15_addestramento.ipynb #e295ea6a
 def load_model(
     folder: str | Path, device: str | torch.device = "cpu"
 ) -> tuple[Transformer, Tokenizer]:  # il modello, pronto a tradurre, e il suo vocabolario
     """Legge ciò che `save_model` o `publish_model` ha scritto, in float32.
 
-    `AnnotatedError` se manca qualcosa, se un file è rovinato o se i file non vanno insieme.
+    `AnnotatedError` se manca qualcosa, se un file è rovinato o se i file non vanno insieme: prima di costruire il modello.
     """
     folder = Path(folder)
-    try:
-        config = Config(**json.loads((folder / "config.json").read_bytes()))
-    except OSError as error:
-        raise AnnotatedError(
-            f"{folder}: qui non c'è un modello (config.json {reason(error)}). Indica la sua cartella con --model, "
-            "oppure addestrane uno con «annotated train»."
-        ) from error
-    except (ValueError, TypeError) as error:
-        raise AnnotatedError(f"{folder / 'config.json'}: non descrive un modello. Copialo di nuovo.") from error
-    tokenizer = Tokenizer.load(folder / "tokenizer.model")
+    config, tokenizer = _load_config(folder), Tokenizer.load(folder / "tokenizer.model")
+    weights = _load_weights(folder, tokenizer, config)
+    if config.vocab_size != tokenizer.vocab_size:
+        sizes = f"{config.vocab_size} pezzi, ma tokenizer.model ne ha {tokenizer.vocab_size}"
+        raise AnnotatedError(f"{folder}: config.json parla di {sizes}: è di un altro modello.")
     model = Transformer(config)
-    _restore(model, _load_weights(folder, tokenizer), folder)
+    _restore(model, weights, folder)
     return model.to(device).eval(), tokenizer
 
-# %% ../book/15_addestramento.ipynb #a8cc8b5e
+# %% ../book/15_addestramento.ipynb #84f3a67e
 _PACKAGE = find_spec("annotated")
 MODELS = Path(_PACKAGE.origin or "").parents[1] / "models" if _PACKAGE else Path("models")  # i pesi pubblicati
 
@@ -157,8 +188,8 @@ def load_pretrained(
     name: str = "mini", device: str | torch.device = "cpu"
 ) -> tuple[Transformer, Tokenizer]:  # il modello, pronto a tradurre, e il suo vocabolario
     "Carica un modello pubblicato con il libro, o la cartella `name`; `AnnotatedError` se non esiste."
-    folder = Path(name) if Path(name).is_dir() else MODELS / name
-    if not folder.is_dir():
+    folder = Path(name) if os.path.isdir(name) else MODELS / name
+    if not os.path.isdir(folder):  # che, al contrario di Path.is_dir, non protesta se il nome è troppo lungo
         published = ", ".join(path.name for path in sorted(MODELS.glob("*/")))
         advice = f"Ci sono: {published}." if published else "I pesi stanno con i sorgenti: installali con «pip install -e .», o indica una cartella."
         raise AnnotatedError(f"modello «{name}»: non è una cartella, né un modello pubblicato. {advice}")
@@ -202,7 +233,7 @@ def save_state(
         tensors["random_cuda"] = torch.cuda.get_rng_state()
     _save_tensors(path, tensors, {"vocabulary": tokenizer.fingerprint, "config": asdict(model.config), **progress})
 
-# %% ../book/15_addestramento.ipynb #4a696548
+# %% ../book/15_addestramento.ipynb #5fce643c
 def load_state(
     path: Path, model: Transformer, optimizer: torch.optim.Optimizer, tokenizer: Tokenizer
 ) -> dict[str, Any]:  # ciò che era in `progress`
@@ -210,12 +241,13 @@ def load_state(
     tensors, metadata = _load_tensors(path, tokenizer)
     _restore(model, {name[6:]: tensor for name, tensor in tensors.items() if name.startswith("model.")}, path)
     state: dict[int, dict[str, Tensor]] = {}
-    for name, tensor in tensors.items():
-        if name.startswith("adam."):
-            _, i, key = name.split(".")
-            state.setdefault(int(i), {})[key] = tensor
-    optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
-    torch.set_rng_state(tensors["random"])
+    try:
+        for _, i, key in (name.split(".") for name in tensors if name.startswith("adam.")):
+            state.setdefault(int(i), {})[key] = tensors[f"adam.{i}.{key}"]
+        optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
+        torch.set_rng_state(tensors["random"])
+    except (ValueError, KeyError, TypeError, RuntimeError) as error:
+        raise AnnotatedError(f"{path}: stato rovinato. Copialo di nuovo o ricomincia in un'altra cartella.") from error
     if torch.cuda.is_available() and "random_cuda" in tensors:
         torch.cuda.set_rng_state(tensors["random_cuda"])
     return metadata
@@ -245,10 +277,13 @@ def averaged_model(
         old.unlink()
     return averaged
 
-# %% ../book/15_addestramento.ipynb #ac9c94fa
+# %% ../book/15_addestramento.ipynb #7c3dd2c0
 @dataclass(frozen=True)
 class TrainingConfig:
-    "Come si addestra; i valori predefiniti sono quelli di Base, tranne i pezzi per lotto (25.000 nell'articolo)."
+    """Come si addestra; i valori predefiniti sono quelli di Base, tranne i pezzi per lotto (25.000 nell'articolo).
+
+    Solleva `AnnotatedError` se un valore è fuori misura.
+    """
 
     max_steps: int = 100_000
     max_tokens: int = 4096  # posizioni di un lotto, sul lato più lungo
@@ -258,12 +293,22 @@ class TrainingConfig:
     valid_every: int = 1000  # passi fra una validazione (e un checkpoint) e la successiva
     average: int = 5  # il modello è la media degli ultimi checkpoint (§6.1); 1 = solo l'ultimo
     patience: int | None = None  # validazioni senza un miglioramento dopo le quali ci si ferma; None = mai
-    bf16: bool = False  # prodotti di matrici in bfloat16
+    minutes: float | None = None  # quanto può durare questo giro: poi misura, salva e si ferma; None = quanto serve
+    precision: str = "fp32"  # dei prodotti di matrici: fp32, bf16 o fp16
     compiled: bool = False  # `torch.compile`
     tensorboard: bool = False  # scrive il diario anche per TensorBoard
     seed: int = 1
 
-# %% ../book/15_addestramento.ipynb #ec5884bc
+    def __post_init__(self) -> None:
+        for name in ("max_steps", "max_tokens", "warmup", "valid_every", "average"):
+            if not is_count(getattr(self, name)):
+                raise AnnotatedError(f"{name} = {getattr(self, name)}: serve un intero positivo.")
+        if not is_count(self.seed + 1):
+            raise AnnotatedError(f"seed = {self.seed}: serve un intero da 0 a 2⁶³ − 2.")
+        if not (0 < self.factor < math.inf and 0 <= self.smoothing < 1):
+            raise AnnotatedError(f"factor = {self.factor}, smoothing = {self.smoothing}: il primo è positivo, l'altro fra 0 e 1.")
+
+# %% ../book/15_addestramento.ipynb #5674416a
 @dataclass
 class Progress:
     "A che punto è un addestramento."
@@ -271,7 +316,12 @@ class Progress:
     stream: dict[str, int]  # da che cosa dipendono i lotti: chi riprende deve trovare gli stessi
     step: int = 0
     parts: int = 1  # in quante parti si divide un lotto perché stia in memoria
+    scaler: dict[str, Any] = field(default_factory=dict)  # la scala della perdita, in fp16
     log: list[dict[str, Any]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if not (is_count(self.step + 1) and is_count(self.parts) and all(isinstance(row, dict) for row in self.log)):
+            raise ValueError("non è lo stato di un addestramento")
 
     @property
     def valid_losses(self) -> list[float]:
@@ -289,33 +339,80 @@ class Progress:
         losses = self.valid_losses
         return len(losses) - 1 - losses.index(min(losses)) if losses else 0
 
-# %% ../book/15_addestramento.ipynb #f5685ccd
+# %% ../book/15_addestramento.ipynb #52ac54c8
+@dataclass
+class Run:
+    "Un addestramento in corso: che cosa si addestra, come, dove si scrive, a che punto è."
+
+    model: Transformer
+    tokenizer: Tokenizer
+    config: TrainingConfig
+    folder: Path
+    optimizer: torch.optim.Optimizer
+    scaler: GradScaler | None
+    progress: Progress
+    expired: bool = False  # il tempo di `minutes` è finito
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.model.parameters()).device
+
+    @property
+    def finished(self) -> bool:
+        "Se i passi o il tempo sono finiti, o se da `patience` validazioni non si migliora."
+        return self.last_step or self.progress.stalled >= (self.config.patience or math.inf)
+
+    @property
+    def last_step(self) -> bool:
+        return self.expired or self.progress.step >= self.config.max_steps
+
+# %% ../book/15_addestramento.ipynb #b62dc6d9
 LOG_EVERY = 20  # passi fra una riga di log e la successiva
 
 
-def _finite(loss: float, progress: Progress, folder: Path) -> float:
+def _finite(loss: float, run: Run) -> float:
     if not math.isfinite(loss):
-        good = f"L'ultimo stato buono è in {folder}: riprendi con --resume e" if progress.valid_losses else "Ricomincia con"
-        raise AnnotatedError(f"passo {progress.step}: la perdita non è più un numero. {good} un --factor più piccolo.")
+        good = f"L'ultimo stato buono è in {run.folder}: riprendi con --resume e" if run.progress.valid_losses else "Ricomincia con"
+        raise AnnotatedError(f"passo {run.progress.step}: la perdita non è più un numero. {good} un --factor più piccolo.")
     return loss
 
 
-def _log_step(
-    progress: Progress, losses: list[Tensor], rate: float, speed: float, seconds: float, folder: Path
-) -> str:  # che cosa scrivere accanto alla barra
-    loss = _finite(float(torch.stack(losses).mean()), progress, folder)
-    measures = {"loss": loss, "learning_rate": rate, "tokens_per_second": round(speed), "seconds": round(seconds, 1)}
-    progress.log.append({"step": progress.step, **measures})
-    return f"perdita {loss:.3f}, {speed:,.0f} pezzi/s"
+class _Meter:
+    "Perdita e velocità fra una riga di diario e la successiva, senza far aspettare la scheda a ogni passo."
 
-# %% ../book/15_addestramento.ipynb #511e9762
-def _save_progress(
-    folder: Path, model: Transformer, optimizer: torch.optim.Optimizer, tokenizer: Tokenizer, progress: Progress
-) -> None:
-    if world()[0] == 0:  # con più processi scrive uno solo
-        save_state(folder / "state.safetensors", model, optimizer, tokenizer, **asdict(progress))
-        with atomic_write(folder / "log.jsonl") as file:
-            file.writelines(f"{json.dumps(entry)}\n".encode() for entry in progress.log)
+    def __init__(self, run: Run):
+        self.run, self.started = run, time.perf_counter()
+        self.losses: list[Tensor] = []
+        self.tokens = torch.zeros((), dtype=torch.long, device=run.device)
+        self.beginning = self.started - run.progress.seconds
+
+    def add(self, loss: Tensor, batch: Batch) -> None:
+        self.losses.append(loss)
+        self.tokens += rank_and_size()[1] * batch.tgt_out.count_nonzero()
+
+    @property
+    def loss(self) -> float:
+        return torch.stack(self.losses).mean().item() if self.losses else 0.0
+
+    def write(self, rate: float) -> str:  # che cosa scrivere accanto alla barra
+        "Una riga di diario; poi si ricomincia a contare."
+        now, loss = time.perf_counter(), _finite(self.loss, self.run)
+        speed, seconds = self.tokens.item() / (now - self.started), now - self.beginning
+        measures = {"loss": loss, "learning_rate": rate, "tokens_per_second": round(speed), "seconds": round(seconds, 1)}
+        self.run.progress.log.append({"step": self.run.progress.step, **measures})
+        self.losses, self.started = [], now
+        self.tokens.zero_()
+        return f"perdita {loss:.3f}, {speed:,.0f} pezzi/s"
+
+# %% ../book/15_addestramento.ipynb #93a15987
+def _save_progress(run: Run) -> None:
+    if rank_and_size()[0] > 0:  # con più processi scrive uno solo
+        return
+    run.progress.scaler = run.scaler.state_dict() if run.scaler else {}
+    save_state(run.folder / "state.safetensors", run.model, run.optimizer, run.tokenizer, **asdict(run.progress))
+    if run.progress.step:
+        with atomic_write(run.folder / "log.jsonl") as file:
+            file.writelines(f"{json.dumps(entry)}\n".encode() for entry in run.progress.log)
 
 
 def _to_tensorboard(folder: Path, log: list[dict[str, Any]]) -> None:
@@ -328,22 +425,19 @@ def _to_tensorboard(folder: Path, log: list[dict[str, Any]]) -> None:
             for name in row.keys() - {"step"}:
                 writer.add_scalar(name, row[name], row["step"])
 
-# %% ../book/15_addestramento.ipynb #393df89b
-def _validate(
-    folder: Path, model: Transformer, tokenizer: Tokenizer, validation: Corpus, config: TrainingConfig, progress: Progress
-) -> float:  # la perdita di validazione
-    rank, size = world()
-    averaged = averaged_model(folder, model, progress.step, config.average) if rank == 0 else copy.deepcopy(model)
+# %% ../book/15_addestramento.ipynb #ef03441c
+def _validate(run: Run, validation: Corpus) -> float:  # la perdita di validazione
+    (rank, size), progress, config = rank_and_size(), run.progress, run.config
+    averaged = averaged_model(run.folder, run.model, progress.step, config.average) if rank == 0 else copy.deepcopy(run.model)
     if size > 1:
         for p in averaged.parameters():
             dist.broadcast(p.data, src=0)
-    device = next(model.parameters()).device
-    valid = _finite(validation_loss(averaged, validation, min(config.max_tokens, 4096), device), progress, folder)
+    valid = _finite(validation_loss(averaged, validation, min(config.max_tokens, 4096), config.precision), run)
     if rank == 0 and valid < min(progress.valid_losses, default=math.inf):
-        save_model(folder, averaged, tokenizer)
+        save_model(run.folder, averaged, run.tokenizer)
     progress.log.append({"step": progress.step, "valid_loss": valid})
     if rank == 0 and config.tensorboard:
-        _to_tensorboard(folder, progress.log)
+        _to_tensorboard(run.folder, progress.log)
     return valid
 
 # %% ../book/15_addestramento.ipynb #5daf6772
@@ -368,7 +462,16 @@ def _signals() -> Iterator[list[int]]:
         for number, handler in before.items():
             signal.signal(number, handler)
 
-# %% ../book/15_addestramento.ipynb #0ae8cfab
+# %% ../book/15_addestramento.ipynb #cbd260bb
+def _check_agreement(*facts: Any) -> None:
+    rank, size = rank_and_size()
+    everyone: list[Any] = [None] * size
+    if size > 1:
+        dist.all_gather_object(everyone, facts)
+    if size > 1 and any(other != everyone[0] for other in everyone):
+        raise AnnotatedError(f"processo {rank}: dati, vocabolario o stato diversi da quelli degli altri. Copia la stessa cartella su ogni macchina.")
+
+# %% ../book/15_addestramento.ipynb #421db887
 def check_folder(folder: Path, resume: bool) -> None:
     """Solleva `AnnotatedError` se in `folder` non si può addestrare senza toccare ciò che c'è già.
 
@@ -384,16 +487,24 @@ def check_folder(folder: Path, resume: bool) -> None:
         )
 
 
-def _start(
-    path: Path, model: Transformer, optimizer: torch.optim.Optimizer, tokenizer: Tokenizer, stream: dict[str, int]
-) -> Progress:
-    if not path.exists():
-        return Progress(stream)
-    saved = load_state(path, model, optimizer, tokenizer)
-    for name, value in saved["stream"].items():
-        if stream[name] != value:
-            raise AnnotatedError(f"{path}: addestramento cominciato con {name} = {value}, non {stream[name]}. Riprendilo così.")
-    return Progress(**{name: saved[name] for name in ("stream", "step", "parts", "log")})
+def _start(run: Run, resume: bool) -> None:
+    "Rimette `run` al punto in cui un addestramento interrotto l'ha lasciato, se ce n'è uno."
+    check_folder(run.folder, resume)
+    path, stream = run.folder / "state.safetensors", run.progress.stream
+    if path.exists():
+        try:
+            saved = load_state(path, run.model, run.optimizer, run.tokenizer)
+            run.progress = Progress(**{name: saved[name] for name in asdict(run.progress)})
+            begun = {name: run.progress.stream[name] for name in stream}
+        except (KeyError, TypeError, ValueError) as error:
+            raise AnnotatedError(f"{path}: non è lo stato di un addestramento. Parti dai pesi con --init in un'altra --out.") from error
+        for name, value in begun.items():
+            if stream[name] != value:
+                told = f"{name} = {value}, non {stream[name]}"
+                raise AnnotatedError(f"{path}: addestramento cominciato con {told}. Riprendilo così.")
+    if run.scaler and run.progress.scaler:
+        run.scaler.load_state_dict(run.progress.scaler)
+    _check_agreement(run.tokenizer.fingerprint, stream, run.progress.step)
 
 # %% ../book/15_addestramento.ipynb #ff569c98
 @contextmanager
@@ -412,22 +523,71 @@ def reserved(folder: Path) -> Iterator[None]:
     finally:
         lock.release()
 
-# %% ../book/15_addestramento.ipynb #fac26292
-def _check_agreement(*facts: Any) -> None:
-    rank, size = world()
-    everyone: list[Any] = [None] * size
-    if size > 1:
-        dist.all_gather_object(everyone, facts)
-    if size > 1 and any(other != everyone[0] for other in everyone):
-        raise AnnotatedError(f"processo {rank}: dati, vocabolario o stato diversi da quelli degli altri. Copia la stessa cartella su ogni macchina.")
+# %% ../book/15_addestramento.ipynb #94ea5e28
+def _together(run: Run, mine: bool) -> bool:
+    "Se qualcuno dei processi ha una ragione per fermarsi."
+    if rank_and_size()[1] == 1:
+        return mine
+    return run.progress.step % LOG_EVERY == 0 and bool(sum_over_processes(torch.tensor(int(mine), device=run.device)))
 
-# %% ../book/15_addestramento.ipynb #f8b3f742
-def _stopped(received: list[int], step: int, device: torch.device) -> bool:
-    if world()[1] == 1:
-        return bool(received)
-    return step % LOG_EVERY == 0 and bool(world_sum(torch.tensor(len(received), device=device)))
+# %% ../book/15_addestramento.ipynb #f604a852
+def _objective(run: Run) -> nn.Module:
+    objective, (rank, size) = Objective(run.model.train(), run.config.smoothing, run.config.compiled), rank_and_size()
+    if size == 1:
+        return objective
+    if rank > 0:
+        torch.manual_seed(1000 * rank + run.config.seed + run.progress.step)  # a ogni processo il suo dropout
+    return DistributedDataParallel(objective)
 
-# %% ../book/15_addestramento.ipynb #84ff467a
+
+def on_device(batches: Iterator[Batch], device: torch.device) -> Iterator[Batch]:
+    "Gli stessi lotti, su `device`; se è una GPU, il prossimo parte mentre lei lavora a questo."
+    if device.type != "cuda":
+        yield from (Batch(*(x.to(device) for x in batch)) for batch in batches)
+        return
+    sent = (Batch(*(x.pin_memory().to(device, non_blocking=True) for x in batch)) for batch in batches)
+    batch = next(sent)
+    for following in sent:
+        yield batch
+        batch = following
+    yield batch
+
+# %% ../book/15_addestramento.ipynb #9d3bac09
+def _steps(run: Run, training: Corpus, validation: Corpus) -> None:
+    "I passi che mancano, con diario, validazioni e salvataggi."
+    objective, config, progress = _objective(run), run.config, run.progress
+    batches = on_device(batch_stream(training, config.max_tokens, config.seed, skip=progress.step), run.device)
+    if progress.step == 0:  # così riprende anche chi viene ucciso prima della prima validazione
+        _save_progress(run)
+    bar = tqdm(total=config.max_steps, initial=progress.step, unit="passo", desc="addestramento", disable=rank_and_size()[0] > 0)
+    meter = _Meter(run)
+    deadline = meter.started + 60 * (config.minutes or math.inf)
+    with bar, _signals() as received:
+        while not run.finished:
+            batch = next(batches)
+            progress.step += 1
+            rate = noam(progress.step, run.model.config.d_model, config.warmup, config.factor)
+            loss, progress.parts = train_step_in_memory(
+                objective, run.optimizer, batch, rate, progress.parts, config.precision, run.scaler
+            )
+            meter.add(loss, batch)
+            bar.update()
+            if config.minutes:
+                run.expired = _together(run, time.perf_counter() > deadline)
+            if progress.step % LOG_EVERY == 0 or run.last_step:
+                bar.set_postfix_str(meter.write(rate))
+            if progress.step % config.valid_every == 0 or run.last_step:
+                pause = time.perf_counter()
+                valid = _validate(run, validation)
+                bar.write(f"passo {progress.step}: validazione {valid:.4f} (perplessità {math.exp(valid):.2f})", sys.stderr)
+                _save_progress(run)
+                meter.started += time.perf_counter() - pause  # la velocità è quella dei passi
+            if _together(run, bool(received)):
+                _finite(meter.loss, run)
+                _save_progress(run)
+                raise KeyboardInterrupt(f"stato salvato al passo {progress.step}: riprendi con --resume")
+
+# %% ../book/15_addestramento.ipynb #d9567b9c
 def train(
     model: Transformer,
     tokenizer: Tokenizer,
@@ -443,50 +603,13 @@ def train(
     numero: lo stato salvato resta l'ultimo buono. A SIGTERM o SIGINT salva e solleva `KeyboardInterrupt`. Con `torchrun`
     la eseguono tutti i processi.
     """
-    folder, optimizer, (rank, size) = Path(folder), make_optimizer(model), world()
-    check_folder(folder, resume)
     device = next(model.parameters()).device
-    stream = {"seed": config.seed, "max_tokens": config.max_tokens, "tokens": len(training.tokens)}
-    progress = _start(folder / "state.safetensors", model, optimizer, tokenizer, stream) if resume else Progress(stream)
-    _check_agreement(tokenizer.fingerprint, stream["tokens"], progress.step)
-    if rank > 0:
-        torch.manual_seed(1000 * rank + config.seed + progress.step)  # a ogni processo il suo dropout
-    objective: nn.Module = Objective(model.train(), config.smoothing, config.compiled)
-    objective = DistributedDataParallel(objective) if size > 1 else objective
-    batches = batch_stream(training, config.max_tokens, config.seed, skip=progress.step)
-    losses: list[Tensor] = []
-    tokens, started = torch.zeros((), dtype=torch.long, device=device), time.perf_counter()
-    beginning = started - progress.seconds
-    bar = tqdm(total=config.max_steps, initial=progress.step, unit="passo", desc="addestramento", disable=rank > 0)
-    with bar, _signals() as received:
-        if progress.step == 0 and rank == 0:  # così riprende anche chi viene ucciso prima della prima validazione
-            save_state(folder / "state.safetensors", model, optimizer, tokenizer, **asdict(progress))
-        while progress.step < config.max_steps and progress.stalled < (config.patience or math.inf):
-            batch = Batch(*(x.to(device, non_blocking=True) for x in next(batches)))
-            progress.step += 1
-            rate = noam(progress.step, model.config.d_model, config.warmup, config.factor)
-            loss, progress.parts = train_step_in_memory(objective, optimizer, batch, rate, progress.parts, config.bf16)
-            losses.append(loss)
-            tokens += size * batch.tgt_out.count_nonzero()
-            bar.update()
-            last = progress.step == config.max_steps
-            if progress.step % LOG_EVERY == 0 or last:
-                now = time.perf_counter()
-                speed = tokens.item() / (now - started)
-                bar.set_postfix_str(_log_step(progress, losses, rate, speed, now - beginning, folder))
-                losses, started = [], now
-                tokens.zero_()
-            if progress.step % config.valid_every == 0 or last:
-                pause = time.perf_counter()
-                valid = _validate(folder, model, tokenizer, validation, config, progress)
-                bar.write(f"passo {progress.step}: validazione {valid:.4f} (perplessità {math.exp(valid):.2f})", sys.stderr)
-                _save_progress(folder, model, optimizer, tokenizer, progress)
-                started += time.perf_counter() - pause  # la velocità è quella dei passi
-            if _stopped(received, progress.step, device):
-                _finite(float(sum(losses)), progress, folder)
-                _save_progress(folder, model, optimizer, tokenizer, progress)
-                raise KeyboardInterrupt(f"stato salvato al passo {progress.step}: riprendi con --resume")
-        if not progress.valid_losses:  # ripreso quando non c'era più nulla da fare, e mai misurato
-            _validate(folder, model, tokenizer, validation, config, progress)
-            _save_progress(folder, model, optimizer, tokenizer, progress)
-    return min(progress.valid_losses)
+    progress = Progress({"seed": config.seed, "max_tokens": config.max_tokens, "tokens": len(training.tokens)})
+    run = Run(model, tokenizer, config, Path(folder), make_optimizer(model), new_scaler(device, config.precision), progress)
+    with reserved(run.folder) if rank_and_size()[0] == 0 else nullcontext():
+        _start(run, resume)
+        _steps(run, training, validation)
+        if not run.progress.valid_losses:  # ripreso quando non c'era più nulla da fare, e mai misurato
+            _validate(run, validation)
+            _save_progress(run)
+    return min(run.progress.valid_losses)

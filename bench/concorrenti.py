@@ -66,7 +66,7 @@ def annotated(device: str) -> Contender:
     objective, optimizer = Objective(model, SMOOTHING), make_optimizer(model)
 
     def step(batch: Batch, bf16: bool) -> None:
-        train_step(objective, optimizer, batch, LEARNING_RATE, bf16=bf16)
+        train_step(objective, optimizer, batch, LEARNING_RATE, precision="bf16" if bf16 else "fp32")
 
     return Contender(model, step, _annotated_translate(model))
 

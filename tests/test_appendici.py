@@ -6,7 +6,7 @@ Si leggono i file, senza costruire il libro né eseguire i quaderni.
 import ast
 import json
 import re
-from functools import cache, reduce
+from functools import cache
 from pathlib import Path
 from pkgutil import resolve_name
 

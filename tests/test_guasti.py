@@ -197,7 +197,7 @@ def test_no_double_precision_on_the_device(setting: Setting, monkeypatch: pytest
     monkeypatch.setattr(torch.Tensor, "cpu", lambda self: torch.ones(()))
     model = Transformer(Config(tokenizer.vocab_size, **SHAPE)).to("meta")
     with Record():
-        validation_loss(model, validation, 256, torch.device("meta"))
+        validation_loss(model, validation, 256)
     assert torch.float32 in kinds and torch.float64 not in kinds
 
 

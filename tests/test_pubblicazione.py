@@ -3,7 +3,9 @@
 import os
 import re
 import subprocess
+import sys
 import tomllib
+import types
 from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -11,6 +13,7 @@ from pathlib import Path
 from threading import Thread
 from xml.etree import ElementTree
 
+import nbformat
 import pytest
 import yaml
 from playwright.sync_api import Browser, Response
@@ -47,10 +50,11 @@ def test_version_is_the_same_everywhere() -> None:
     assert [author["name"] for author in citation["authors"]] == [author["name"] for author in project["authors"]]
 
 
-def test_workflow_uses_official_actions_with_a_version() -> None:
+def test_workflow_uses_official_actions_by_their_commit() -> None:
     text = (ROOT / ".github" / "workflows" / "libro.yml").read_text("utf-8")
-    actions = re.findall(r"uses: (\S+)", text)
-    assert len(actions) == 5 and all(re.fullmatch(r"actions/[\w-]+@v\d+", action) for action in actions)
+    actions = re.findall(r"uses: (.+)", text)
+    assert len(actions) == 5
+    assert all(re.fullmatch(r"actions/[\w-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", action) for action in actions)
     jobs = yaml.safe_load(text)["jobs"]
     assert jobs["pubblica"]["needs"] == "prove" and any(
         step.get("run") == "make test" for step in jobs["prove"]["steps"]
@@ -73,14 +77,35 @@ def test_workflow_rewrites_the_branch_that_colab_opens(tmp_path: Path) -> None:
     for name in ("vecchio.ipynb", "nuovo.ipynb"):
         run = tmp_path / name
         run.mkdir()
-        (tmp_path / "sito" / "quaderni" / name).touch()
+        (tmp_path / "sito" / "quaderni" / name).write_text('"revision = \\"refs/heads/main\\""')
         subprocess.run(["tar", "-cf", run / "artifact.tar", "-C", tmp_path / "sito", "."], check=True)
         (tmp_path / "sito" / "quaderni" / name).unlink()
         subprocess.run(["bash", "-e", "-c", jobs["pubblica"]["steps"][-1]["run"]], cwd=run, env=environment, check=True)
         shown = subprocess.run([*git, "ls-tree", "--name-only", "quaderni"], capture_output=True, text=True, check=True)
         assert shown.stdout.split() == [name]
+        content = subprocess.run([*git, "show", f"quaderni:{name}"], capture_output=True, text=True, check=True)
+        assert content.stdout == f'"revision = \\"{"0" * 40}\\""'
     count = subprocess.run([*git, "rev-list", "--count", "quaderni"], capture_output=True, text=True, check=True)
     assert count.stdout.strip() == "1"
+
+
+def test_colab_installs_the_commit_of_the_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    "La cella d'installazione, con un deposito finto che dopo quel commit è andato avanti."
+    cell = next(c for c in nbformat.read(ROOT / "book" / "01_knn.ipynb", 4).cells if "google.colab" in c.source)
+    store, installed = tmp_path / "annotated.git", tmp_path / "content"
+    git = ["git", "-C", str(store), "-c", "user.name=chi", "-c", "user.email=chi@example.org"]
+    subprocess.run(["git", "init", "-q", "-b", "main", store], check=True)
+    for text in ("primo", "secondo"):
+        (store / "pyproject.toml").write_text(text)
+        subprocess.run([*git, "add", "."], check=True)
+        subprocess.run([*git, "commit", "-qm", text], check=True)
+    first = subprocess.run([*git, "rev-parse", "HEAD~1"], capture_output=True, text=True, check=True).stdout.strip()
+    source = cell.source.replace("refs/heads/main", first).replace(f"{SOURCE}.git", str(store))
+    monkeypatch.setitem(sys.modules, "google.colab", types.ModuleType("google.colab"))
+    monkeypatch.setattr(sys, "executable", "true")  # al posto di pip
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    exec(source.replace("/content/annotated", str(installed)), {})
+    assert (installed / "pyproject.toml").read_text() == "primo"
 
 
 @pytest.mark.parametrize("name", ["errore-nel-testo", "errore-nel-codice", "proposta"])

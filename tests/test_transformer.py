@@ -9,9 +9,9 @@ from annotated.attention import attention, fast_attention
 from annotated.common import BOS, EOS, PAD
 from annotated.decoder import Decoder, KVCache
 from annotated.decoding import beam_search
-from annotated.encoder import Encoder
+from annotated.encoder import Encoder, recorded_weights
 from annotated.masks import causal_mask, padding_mask
-from annotated.multihead import MultiHeadAttention
+from annotated.multihead import MultiHeadAttention, merge_heads
 
 D_MODEL, D_FF, H, N = 32, 64, 4, 2
 
@@ -83,10 +83,10 @@ def test_equals_torch(norm_first: bool) -> None:
     mask = padding_mask(sentences(7, 4, 6), PAD)  # (3, 1, 1, 7)
     hidden = ~mask[:, 0, 0]
     x, y = torch.randn(3, 7, D_MODEL), torch.randn(3, 5, D_MODEL)
-    memory, _ = encoder(x, mask)
+    memory = encoder(x, mask)
     theirs_memory = theirs_encoder(x, src_key_padding_mask=hidden)
     torch.testing.assert_close(memory, theirs_memory, atol=1e-5, rtol=0)
-    out, _, _ = decoder(y, decoder.keys_values(memory), causal_mask(5), mask)
+    out = decoder(y, decoder.keys_values(memory), causal_mask(5), mask)
     future = torch.ones(5, 5, dtype=torch.bool).triu(1)
     theirs_out = theirs_decoder(y, memory, tgt_mask=future, memory_key_padding_mask=hidden)
     torch.testing.assert_close(out, theirs_out, atol=1e-5, rtol=0)
@@ -95,8 +95,8 @@ def test_equals_torch(norm_first: bool) -> None:
 def logits_from(model: Transformer, src: Tensor, x: Tensor, y: Tensor) -> Tensor:
     "I logit a partire dai vettori `x`, `y` al posto dei pezzi: rispetto ai vettori si può derivare."
     mask = padding_mask(src, PAD)
-    memory, _ = model.encoder(x, mask)
-    out, _, _ = model.decoder(y, model.decoder.keys_values(memory), causal_mask(y.size(1)), mask)
+    memory = model.encoder(x, mask)
+    out = model.decoder(y, model.decoder.keys_values(memory), causal_mask(y.size(1)), mask)
     return model.embedding.logits(out)
 
 
@@ -130,11 +130,33 @@ def test_forward_uses_masks() -> None:
 def test_permutation_equivariance_without_positions() -> None:
     encoder = Encoder(N, D_MODEL, D_FF, H, 0.0).eval()
     x, order = torch.randn(2, 9, D_MODEL), torch.randperm(9)
-    torch.testing.assert_close(encoder(x[:, order])[0], encoder(x)[0][:, order])
+    torch.testing.assert_close(encoder(x[:, order]), encoder(x)[:, order])
     model = small_model()
     tokens = torch.arange(4, 13)[None]
-    with_positions = model.encoder(model.embedding(tokens[:, order]))[0]
-    assert not torch.allclose(with_positions, model.encoder(model.embedding(tokens))[0][:, order], atol=1e-3)
+    with_positions = model.encoder(model.embedding(tokens[:, order]))
+    assert not torch.allclose(with_positions, model.encoder(model.embedding(tokens))[:, order], atol=1e-3)
+
+
+def test_recorded_weights_are_those_that_mix_the_values() -> None:
+    look = MultiHeadAttention(D_MODEL, H)
+    x, y = torch.randn(2, 5, D_MODEL), torch.randn(2, 7, D_MODEL)
+    mask = padding_mask(sentences(7, 4), PAD)
+    with recorded_weights(look) as weights:
+        outputs = [look(x, look.keys_values(y), mask=mask), look(x, look.keys_values(x))]
+    for out, w, (_, V) in zip(outputs, weights, map(look.keys_values, (y, x)), strict=True):
+        torch.testing.assert_close(look.W_o(merge_heads(w @ V)), out)
+    assert (weights[0].masked_select(~mask.expand_as(weights[0])) == 0).all()
+
+
+def test_recording_leaves_nothing_behind() -> None:
+    model, src, tgt = small_model(), sentences(7), sentences(6)
+    logits = model(src, tgt)
+    with pytest.raises(RuntimeError), recorded_weights(model) as weights:
+        torch.testing.assert_close(model(src, tgt), logits, atol=0, rtol=0)
+        raise RuntimeError
+    count = len(weights)
+    model(src, tgt)
+    assert len(weights) == count == 3 * N
 
 
 def test_attention_equals_torch() -> None:

@@ -175,7 +175,7 @@ def luminance(color: str) -> float:
 
 
 def test_colors_contrast_on_light_and_dark() -> None:
-    css = (ROOT / "annotated" / "viewer.css").read_text("utf-8")
+    css = (ROOT / "annotated" / "study" / "viewer.css").read_text("utf-8")
     grounds = re.findall(r"--fondo: (#\w{6}); --inchiostro: (#\w{6}); --tenue: (#\w{6})", css)
     assert len(grounds) >= 2  # chiaro, scuro (e la stampa)
 

@@ -64,7 +64,7 @@ def averages(run: Path, model: Transformer, tokenizer: Tokenizer, path: Path) ->
     for n in range(1, len(weights) + 1):
         mean = mean_weights(weights[:n])
         model.load_state_dict(mean)
-        loss = validation_loss(model, corpus, 4096, next(model.parameters()).device)
+        loss = validation_loss(model, corpus, 4096)
         yield {"checkpoints": n, "valid_loss": loss, "weights": mean}
 
 

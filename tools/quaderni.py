@@ -40,8 +40,11 @@ if "google.colab" in sys.modules:
     import subprocess
     from pathlib import Path
 
-    if not Path("/content/annotated").exists():
-        subprocess.run(["git", "clone", "-q", "--depth=1", "{repository}.git", "/content/annotated"], check=True)
+    revision = "refs/heads/main"  # nei quaderni pubblicati, il commit da cui vengono
+    if not Path("/content/annotated/pyproject.toml").exists():
+        Path("/content/annotated").mkdir(exist_ok=True)
+        for command in (["init"], ["fetch", "--depth=1", "{repository}.git", revision], ["checkout", "FETCH_HEAD"]):
+            subprocess.run(["git", *command, "-q"], cwd="/content/annotated", check=True)
     subprocess.run([sys.executable, "-m", "pip", "install", "-qe", "/content/annotated[corpora,marian]"], check=True)
     sys.path.insert(0, "/content/annotated")  # un'installazione modificabile vale solo dal prossimo avvio
 elif not (find_spec("annotated") and find_spec("annotated.knn")):  # su PyPI «annotated» è un altro progetto
@@ -59,7 +62,7 @@ def canonical(notebook: NotebookNode) -> NotebookNode:
     "Solo i metadati ammessi, la cella d'installazione al suo posto, identificatori stabili, uscite confrontabili."
     notebook.metadata = NotebookNode(METADATA)
     notebook.nbformat, notebook.nbformat_minor = 4, 5
-    notebook.cells = [cell for cell in notebook.cells if "google.colab" not in cell.source]
+    notebook.cells = [cell for cell in notebook.cells if not cell.source.startswith(INSTALL.splitlines()[0])]
     title = next(i for i, cell in enumerate(notebook.cells) if cell.source.startswith("# "))
     notebook.cells.insert(title + 1, install_cell())  # l'etichetta del capitolo sta in una cella sua, prima del titolo
     seen: set[str] = set()

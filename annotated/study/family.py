@@ -14,7 +14,7 @@ from ..encoder import Encoder
 from ..masks import causal_mask, padding_mask
 from ..transformer import Config, TiedEmbedding, init_weights
 
-# %% ../../book/26_famiglia.ipynb #738ff780
+# %% ../../book/26_famiglia.ipynb #17eebfa8
 class LanguageModel(nn.Module):
     """Una pila di blocchi che dà, a ogni posizione, un punteggio per ogni parola: che modello sia lo dice la maschera.
 
@@ -38,7 +38,7 @@ class LanguageModel(nn.Module):
         allowed = padding_mask(tokens, PAD)  # (B, 1, 1, T)
         if mask is not None:
             allowed = allowed & mask
-        return self.blocks(self.embedding(tokens), allowed)[0]
+        return self.blocks(self.embedding(tokens), allowed)
 
     def forward(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
         "I logit (B, T, V) a ogni posizione di `tokens` (B, T)."

@@ -292,7 +292,7 @@ def _draw_all(heads: dict[int, list[_Panel]]) -> Figure:
         _draw(axes.flat[n], panel, title, signed=pair and n % 3 == 2)
     return fig
 
-# %% ../../book/20_vedere.ipynb #33c0399e
+# %% ../../book/20_vedere.ipynb #d9602a9d
 @dataclass(frozen=True)
 class View:
     "Una vista pronta, che un quaderno mostra da sé. La costruisce `attention_view`."
@@ -317,9 +317,9 @@ class View:
     def save(self, path: str | Path, title: str = "Vedere l'attenzione") -> None:
         "Scrive una pagina autonoma. Solleva `AnnotatedError` se il nome non finisce in .html o la cartella non esiste."
         check_page(Path(path))
-        head, tail = _asset("viewer.html").replace("{titolo}", escape(title)).split("{vista}")
+        head, tail = _asset("viewer.html").split("{vista}")
         with atomic_write(path) as file:
-            file.write(f"{head}{self.html}{tail}".encode())
+            file.write((head.replace("{titolo}", escape(title)) + self.html + tail).encode())
 
     def figure(self, kind: Kind | None = None, layer: int | None = None, heads: Sequence[int] | None = None) -> Figure:
         "La vista ferma. Gli argomenti che mancano sono quelli dell'apertura; strato e teste si contano da 1."

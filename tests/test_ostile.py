@@ -1,0 +1,543 @@
+"""Chi usa i comandi male, o apposta contro: dispositivi, modelli guasti, testi che non lo sono, nomi impossibili."""
+
+import json
+import lzma
+import os
+import re
+import shutil
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import sentencepiece as spm
+import torch
+from safetensors import safe_open
+
+from annotated import AnnotatedError, Config, Transformer, load_pretrained, translate
+from annotated.cli import main
+from annotated.common import BOS, EOS, PAD, UNK, atomic_write, one_line
+from annotated.data import LINE_LIMIT, read_lines, read_pairs
+from annotated.study.microlingua import generate
+from annotated.study.viewer import attention_view, read_attention
+from annotated.tokenizer import Tokenizer
+from annotated.training import TrainingConfig, save_model
+
+ANNOTATED = [sys.executable, "-c", "import sys; from annotated.cli import main; sys.exit(main())"]
+TEXT = [example.en for example in generate(400)]
+PAIRS = [f"prova\t{example.en}\t{example.it}" for example in generate(400)]
+Spoil = Callable[[Path], object]
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    "Un modello non addestrato, ma intero: traduce a caso."
+    folder = tmp_path_factory.mktemp("modello")
+    tokenizer = Tokenizer.train((text for line in PAIRS for text in line.split("\t")[1:]), 400)
+    torch.manual_seed(0)
+    save_model(folder, Transformer(Config(400, d_model=32, d_ff=64, h=2, N=2, max_len=64)), tokenizer)
+    return folder
+
+
+@pytest.fixture
+def copy(model: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(model, tmp_path / "copia"))
+
+
+@pytest.fixture
+def english(tmp_path: Path) -> Path:
+    path = tmp_path / "en.txt"
+    path.write_text("\n".join(TEXT[:3]) + "\n", "utf-8")
+    return path
+
+
+def run(*arguments: str | Path, **options: Any) -> "subprocess.CompletedProcess[str]":
+    "Il comando in un processo suo: qui una FIFO che non finisce fa scadere il tempo, non la prova."
+    command = [*ANNOTATED, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, **options)
+
+
+def assert_refused(code: int, error: str, message: str) -> None:
+    assert code == 1 or code == 2
+    lines = [line for line in error.splitlines() if not line.startswith("\r")]
+    assert "Traceback" not in error and lines[-1].startswith("errore: ") and lines[-1].endswith("."), error
+    assert message in lines[-1], error
+
+
+# --- 1. Le uscite
+
+
+def translate_to(output: Path, model: Path, english: Path) -> int:
+    return main(["translate", "--model", str(model), "--input", str(english), "--output", str(output)])
+
+
+def test_a_link_is_followed(model: Path, english: Path, tmp_path: Path) -> None:
+    for name in ("vecchio", "manca"):
+        target, link = tmp_path / f"{name}.txt", tmp_path / f"verso-{name}"
+        link.symlink_to(target)
+    (tmp_path / "vecchio.txt").write_text("vecchio")
+    for name in ("vecchio", "manca"):
+        assert translate_to(tmp_path / f"verso-{name}", model, english) == 0
+        assert (tmp_path / f"verso-{name}").is_symlink()
+        assert len((tmp_path / f"{name}.txt").read_text("utf-8").splitlines()) == 3
+
+
+def test_a_pipe_receives_the_text(model: Path, english: Path, tmp_path: Path) -> None:
+    fifo, received = tmp_path / "tubo", []
+    os.mkfifo(fifo)
+    reader = threading.Thread(target=lambda: received.append(fifo.read_text("utf-8")), daemon=True)
+    reader.start()
+    assert translate_to(fifo, model, english) == 0
+    assert stat.S_ISFIFO(fifo.stat().st_mode)
+    reader.join(timeout=10)
+    assert len(received[0].splitlines()) == 3
+
+
+def test_a_device_stays_a_device(model: Path, english: Path, tmp_path: Path) -> None:
+    device = tmp_path / "nulla"
+    try:
+        os.mknod(device, 0o666 | stat.S_IFCHR, os.makedev(1, 3))  # come /dev/null, ma nostro
+        device.write_text("prova")
+    except PermissionError:
+        pytest.skip("qui non si possono creare dispositivi")
+    assert translate_to(device, model, english) == 0
+    assert stat.S_ISCHR(device.stat().st_mode)
+
+
+def test_links_in_a_circle(tmp_path: Path, model: Path, english: Path, capsys: Capture) -> None:
+    (tmp_path / "a").symlink_to(tmp_path / "b")
+    (tmp_path / "b").symlink_to(tmp_path / "a")
+    assert_refused(translate_to(tmp_path / "a", model, english), capsys.readouterr().err, "girano in tondo")
+    assert (tmp_path / "a").is_symlink()
+
+
+# --- 2. Gli ingressi
+
+
+def test_a_pipe_is_not_read_twice(model: Path, tmp_path: Path) -> None:
+    output, fifo = tmp_path / "prezioso.txt", tmp_path / "tubo"
+    output.write_text("prezioso")
+    os.mkfifo(fifo)
+    for source in ("/dev/stdin", fifo):
+        done = run("translate", "--model", model, "--input", source, "--output", output, input="\n".join(TEXT[:3]))
+        assert_refused(done.returncode, done.stderr, "è una pipe o un dispositivo")
+        assert output.read_text() == "prezioso"
+    assert_refused((done := run("evaluate", fifo)).returncode, done.stderr, "tubo: non riesco a leggere")
+
+
+def test_standard_input_from_a_file_can_be_read_twice(model: Path, english: Path) -> None:
+    with english.open() as file:
+        done = run("translate", "--model", model, "--input", "/dev/stdin", stdin=file)
+    assert done.returncode == 0 and len(done.stdout.splitlines()) == 3
+
+
+# --- 3. La pagina
+
+
+def test_a_sentence_that_looks_like_a_template(copy: Path, tmp_path: Path) -> None:
+    page = tmp_path / "vista.html"
+    view = attention_view(read_attention(*load_pretrained(str(copy)), "A {vista} and a {titolo}."))
+    view.save(page, "Attenzione: A {vista} and a {titolo}.")
+    text = page.read_text("utf-8")
+    assert "<title>Attenzione: A {vista} and a {titolo}.</title>" in text and text.count(view.html) == 1
+
+
+# --- 4. Modelli che chiedono troppa memoria
+
+BOMBS: list[dict[str, int]] = [
+    {"N": 10**6},
+    {"N": 1024, "d_model": 2**16, "d_ff": 2**18},
+    {"d_model": 10**6},
+    {"vocab_size": 10**9},
+    {"vocab_size": 2**24, "d_model": 2**12},
+    {"d_ff": 2**18, "N": 1024},
+    {"max_len": 10**9},
+]
+LIMITED = """
+import re, resource, sys
+from annotated.cli import main
+used = 1024 * int(re.search(r"VmSize:\\s+(\\d+)", open("/proc/self/status").read())[1])
+resource.setrlimit(resource.RLIMIT_AS, (used + {allowed}, used + {allowed}))
+sys.exit(main())
+"""
+
+
+def run_limited(allowed: int, *arguments: str | Path, **options: Any) -> "subprocess.CompletedProcess[str]":
+    "Il comando, con al più `allowed` byte di memoria oltre a quella che serve a PyTorch per esistere."
+    if not Path("/proc/self/status").exists():
+        pytest.skip("qui non si sa quanta memoria usa un processo")
+    command = [sys.executable, "-c", LIMITED.format(allowed=allowed), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, **options)
+
+
+def change_config(folder: Path, **changes: object) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+@pytest.mark.parametrize("changes", BOMBS, ids=str)
+def test_a_model_larger_than_its_weights(copy: Path, changes: dict[str, int]) -> None:
+    change_config(copy, **changes)
+    done = run_limited(400_000_000, "translate", "--model", copy, TEXT[0])
+    assert_refused(done.returncode, done.stderr, "")
+    assert "config.json" in done.stderr and "memoria" not in done.stderr
+
+
+@pytest.mark.parametrize("name", ["mini", "tiny", "small", "base"])
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_parameters_are_counted_from_the_shape(name: str, norm_first: bool) -> None:
+    config = Config.preset(name, 123, norm_first=norm_first)
+    assert config.parameters == sum(p.numel() for p in Transformer(config).parameters())
+
+
+# --- 5. Modelli guasti
+
+CONFIGS: list[dict[str, object]] = [
+    {"N": -1}, {"N": 0}, {"h": 0}, {"h": 3}, {"h_cross": 3}, {"d_model": 31}, {"d_ff": -64}, {"max_len": 0},
+    {"dropout": 7}, {"dropout": float("nan")}, {"dropout": "0.1"}, {"d_model": "trentadue"}, {"d_model": 32.0},
+    {"vocab_size": None}, {"N": [2]}, {"N": True}, {"norm_first": "no"}, {"norm_first": None}, {"N_decoder": 0},
+    {"vocab_size": 300}, {"colore": "rosso"}, {"max_len": "1" * 9_999},
+]  # fmt: skip
+JSONS = ["[]", "null", "3", '"modello"', "{}", "[" * 100_000, '{"vocab_size": ' + "[" * 100_000, "1" * 10_000, "\x00"]
+
+
+def refuse(folder: Path, capsys: Capture, message: str) -> None:
+    assert_refused(main(["translate", "--model", str(folder), TEXT[0]]), capsys.readouterr().err, message)
+
+
+@pytest.mark.parametrize("changes", CONFIGS, ids=lambda c: one_line(str(c))[:40])
+def test_an_impossible_shape(copy: Path, capsys: Capture, changes: dict[str, object]) -> None:
+    change_config(copy, **changes)
+    refuse(copy, capsys, "config.json")
+
+
+@pytest.mark.parametrize("text", JSONS, ids=range(len(JSONS)))
+def test_a_configuration_that_is_not_one(copy: Path, capsys: Capture, text: str) -> None:
+    (copy / "config.json").write_text(text)
+    refuse(copy, capsys, "config.json: non descrive un modello")
+
+
+def resave(folder: Path, change: Callable[[torch.Tensor], torch.Tensor] = lambda x: x, **metadata: str) -> None:
+    "Riscrive i pesi, con l'impronta del vocabolario che c'è nella cartella."
+    path = folder / "model.safetensors"
+    tensors = {name: change(x) for name, x in safetensors.torch.load_file(path).items()}
+    vocabulary = Tokenizer((folder / "tokenizer.model").read_bytes()).fingerprint
+    safetensors.torch.save_file(tensors, path, {"vocabulary": json.dumps(vocabulary), **metadata})
+
+
+WEIGHTS: list[tuple[str, Spoil, str]] = [
+    ("NaN", lambda f: resave(f, lambda x: x * torch.nan), "un peso è infinito o non è un numero"),
+    ("infiniti", lambda f: resave(f, lambda x: x + torch.inf), "un peso è infinito o non è un numero"),
+    ("enormi", lambda f: resave(f, lambda x: torch.full_like(x, 3e38)), "i suoi pesi sono rovinati"),
+    ("interi", lambda f: resave(f, lambda x: x.to(torch.int8)), "i pesi sono di tipo I8"),
+    ("di altre forme", lambda f: resave(f, lambda x: x.reshape(1, -1)), "i pesi non hanno la forma"),
+    ("metadati annidati", lambda f: resave(f, parts="[" * 100_000), "troncato o rovinato"),
+    ("una FIFO", lambda f: ((f / "model.safetensors").unlink(), os.mkfifo(f / "model.safetensors")), "è una pipe"),
+    ("configurazione FIFO", lambda f: ((f / "config.json").unlink(), os.mkfifo(f / "config.json")), "è una pipe"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("spoil", "message"), [case[1:] for case in WEIGHTS], ids=[case[0] for case in WEIGHTS])
+def test_weights_that_are_not_weights(copy: Path, capsys: Capture, spoil: Spoil, message: str) -> None:
+    spoil(copy)
+    refuse(copy, capsys, message)
+
+
+def vocabulary(size: int, kind: str = "bpe", pad: int = PAD, unk: int = UNK, bos: int = BOS, eos: int = EOS) -> Spoil:
+    "Mette un altro vocabolario, e nei pesi la sua impronta."
+
+    def spoil(folder: Path) -> None:
+        spm.SentencePieceTrainer.train(
+            sentence_iterator=iter(text for line in PAIRS for text in line.split("\t")[1:]),
+            model_prefix=str(folder / "tokenizer"), model_type=kind, vocab_size=size,
+            pad_id=pad, unk_id=unk, bos_id=bos, eos_id=eos, minloglevel=2, hard_vocab_limit=False,
+        )  # fmt: skip
+        resave(folder)
+
+    return spoil
+
+
+VOCABULARIES: list[tuple[str, Spoil, str]] = [
+    ("più piccolo", vocabulary(300), "tokenizer.model ne ha 300"),
+    ("più grande", vocabulary(450), "tokenizer.model ne ha 450"),
+    ("speciali scambiati", vocabulary(400, bos=EOS, eos=BOS), "vocabolario d'altro tipo"),
+    ("senza riempitivo", vocabulary(400, pad=-1, unk=0, bos=1, eos=2), "vocabolario d'altro tipo"),
+    ("unigram", vocabulary(400, "unigram"), "vocabolario d'altro tipo"),
+    ("parole", vocabulary(400, "word"), "vocabolario d'altro tipo"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"), [case[1:] for case in VOCABULARIES], ids=[case[0] for case in VOCABULARIES]
+)
+def test_a_vocabulary_of_another_kind(copy: Path, capsys: Capture, spoil: Spoil, message: str) -> None:
+    spoil(copy)
+    refuse(copy, capsys, message)
+
+
+def test_the_published_models_are_accepted() -> None:
+    for name in ("mini", "small-en-it"):
+        network, tokenizer = load_pretrained(name)
+        assert network.config.parameters == sum(p.numel() for p in network.parameters())
+        assert translate(network, tokenizer, TEXT[:1])
+
+
+# --- 7. Righe senza fine
+
+
+def test_an_archive_of_one_endless_line(copy: Path, tmp_path: Path) -> None:
+    compressor, path = lzma.LZMACompressor(preset=0), tmp_path / "bomba.xz"
+    block = b"a" * 1_000_000
+    path.write_bytes(b"".join(compressor.compress(block) for _ in range(600)) + compressor.flush())
+    assert path.stat().st_size < 1_000_000
+    done = run_limited(400_000_000, "translate", "--model", copy, "--input", path)
+    assert_refused(done.returncode, done.stderr, f"bomba.xz, riga 1: supera {LINE_LIMIT} byte")
+
+
+def test_an_endless_line_from_standard_input(copy: Path, tmp_path: Path) -> None:
+    with (tmp_path / "zeri").open("w+b") as file:
+        file.truncate(10**9)
+        done = run_limited(400_000_000, "translate", "--model", copy, stdin=file)
+    assert_refused(done.returncode, done.stderr, "standard input, riga 1: supera")
+
+
+def test_the_longest_line_is_accepted(tmp_path: Path) -> None:
+    (tmp_path / "lunga.txt").write_bytes(b"a" * (LINE_LIMIT - 1) + b"\nb\n")
+    assert [len(line) for line in read_lines(tmp_path / "lunga.txt")] == [LINE_LIMIT - 1, 1]
+
+
+# --- 8. Opzioni fuori misura
+
+
+@pytest.mark.parametrize("option", ["alpha=nan", "alpha=inf", "alpha=-inf", "alpha=1e9", "alpha=-1e9", "beam=1000000"])
+def test_options_out_of_scale(copy: Path, capsys: Capture, option: str) -> None:
+    code = main(["translate", "--model", str(copy), f"--{option}", TEXT[0]])
+    assert_refused(code, capsys.readouterr().err, f"{option.split('=')[0]} = ")
+
+
+def test_the_widest_beam(copy: Path) -> None:
+    assert main(["translate", "--model", str(copy), "--beam", "1000", "--alpha", "-10", TEXT[0]]) == 0
+
+
+# --- 9. Semi e vocabolari
+
+
+@pytest.mark.parametrize("seed", [-1, 2**63, 2**70])
+def test_a_seed_out_of_range_is_refused_before_writing(tmp_path: Path, capsys: Capture, seed: int) -> None:
+    out = tmp_path / "modello"
+    assert_refused(main(["train", f"--seed={seed}", "--out", str(out)]), capsys.readouterr().err, f"seed = {seed}: ")
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("changes", [{"warmup": 0}, {"valid_every": 0}, {"factor": -1.0}, {"smoothing": 1.0}])
+def test_impossible_training_options(changes: dict[str, Any]) -> None:
+    with pytest.raises(AnnotatedError, match=re.escape(f"{next(iter(changes))} = ")):
+        TrainingConfig(**changes)
+
+
+def write_data(folder: Path) -> Path:
+    folder.mkdir()
+    for name in ("train", "valid"):
+        (folder / f"{name}.tsv").write_text("\n".join(PAIRS) + "\n", "utf-8")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("size", "advice"), [("5000000000", "chiedine meno"), ("2147483647", "al più"), ("1", "chiedine più di 4")]
+)
+def test_a_vocabulary_out_of_scale(tmp_path: Path, capfd: Capture, size: str, advice: str) -> None:
+    data, out = write_data(tmp_path / "dati"), tmp_path / "modello"
+    code = main(["train", "--data", str(data), "--vocab-size", size, "--out", str(out), "--device", "cpu"])
+    assert_refused(code, capfd.readouterr().err, advice)
+
+
+# --- 10. Chi smette di leggere, e nomi impossibili
+
+
+def test_the_reader_goes_away(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "en.txt").write_text("\n".join(TEXT * 20) + "\n", "utf-8")
+    command = [*ANNOTATED, "translate", "--model", str(model), "--beam", "1", "--input", str(tmp_path / "en.txt")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout and process.stderr
+        assert process.stdout.readline()
+        process.stdout.close()
+        error = process.stderr.read()
+    assert process.returncode == 141
+    assert "Traceback" not in error and "Broken" not in error and "errore" not in error
+
+
+def test_a_closed_standard_input(model: Path) -> None:
+    done = run("translate", "--model", model, preexec_fn=lambda: os.close(0))
+    assert_refused(done.returncode, done.stderr, "lo standard input è chiuso")
+
+
+def test_a_device_without_numbers(model: Path, capsys: Capture) -> None:
+    code = main(["translate", "--model", str(model), "--device", "meta", TEXT[0]])
+    assert_refused(code, capsys.readouterr().err, "--device meta: non disponibile")
+
+
+LONG = "a" * 300
+TOO_LONG = [
+    ["translate", "--model", LONG, "Hi."],
+    ["train", "--init", LONG, "--out", "OUT"],
+    ["train", "--out", LONG, "--device", "cpu"],
+    ["train", "--data", LONG, "--out", "OUT"],
+    ["translate", "--model", "MODELLO", "--input", LONG],
+    ["translate", "--model", "MODELLO", "--output", LONG, "Hi."],
+    ["evaluate", LONG],
+    ["prepare", LONG, LONG, "--out", "OUT"],
+    ["export", "--model", LONG, "OUT"],
+    ["attention", "Hi.", "--model", "MODELLO", "-o", f"{LONG}.html"],
+]
+
+
+@pytest.mark.parametrize("arguments", TOO_LONG, ids=lambda a: f"{a[0]} {a[1][:9]}")
+def test_a_name_of_three_hundred_letters(model: Path, tmp_path: Path, capsys: Capture, arguments: list[str]) -> None:
+    places = {"MODELLO": str(model), "OUT": str(tmp_path / "uscita")}
+    assert_refused(main([places.get(a, a) for a in arguments]), capsys.readouterr().err, LONG)
+
+
+# --- 11. Riprendere da uno stato guasto
+
+STATES: list[Callable[[dict[str, str]], object]] = [
+    lambda m: m.pop("stream"), lambda m: m.pop("step"), lambda m: m.pop("log"), lambda m: m.update(stream="[]"),
+    lambda m: m.update(stream='{"seed": 1}'), lambda m: m.update(step='"tre"'), lambda m: m.update(step="-1"),
+    lambda m: m.update(parts="0"), lambda m: m.update(log="[1, 2]"), lambda m: m.update(log="3"),
+]  # fmt: skip
+
+
+def test_a_state_without_its_pieces(tmp_path: Path, capfd: Capture) -> None:
+    data, out = write_data(tmp_path / "dati"), tmp_path / "modello"
+    options = "--vocab-size 400 --max-tokens 256 --valid-every 2 --max-steps 2 --average 1 --device cpu".split()
+    assert main(["train", "--data", str(data), "--out", str(out), *options]) == 0
+    path = out / "state.safetensors"
+    with safe_open(path, framework="pt") as file:
+        whole = dict(file.metadata())
+    tensors = safetensors.torch.load_file(path)
+    capfd.readouterr()
+    for spoil in STATES:
+        metadata = dict(whole)
+        spoil(metadata)
+        safetensors.torch.save_file(tensors, path, metadata)
+        code = main(["train", "--resume", "--out", str(out), "--device", "cpu"])
+        assert_refused(code, capfd.readouterr().err, "state.safetensors: non è lo stato di un addestramento")
+    safetensors.torch.save_file(tensors, path, whole)
+    assert main(["train", "--resume", "--max-steps", "4", "--out", str(out), "--device", "cpu"]) == 0
+
+
+# --- 12, 13, 14. I testi e i loro nomi
+
+
+@pytest.mark.parametrize("name", [b"caff\xe8.en", b"tab\tqui.en", b"a\ncapo.en", b"\x1b[31mrosso.en"])
+def test_prepare_from_any_file_name(tmp_path: Path, name: bytes) -> None:
+    source, target = tmp_path / os.fsdecode(name), tmp_path / "mio.it"
+    for path, side in ((source, 1), (target, 2)):
+        path.write_text("\ufeff" + "\n".join(line.split("\t")[side] for line in PAIRS) + "\n", "utf-8")
+    assert main(["prepare", str(source), str(target), "--out", str(tmp_path / "dati")]) == 0
+    for path in (tmp_path / "dati").iterdir():
+        text = path.read_text("utf-8")
+        assert "\ufeff" not in text and len(list(read_pairs(path))) == text.count("\n") > 0
+
+
+def test_the_mark_at_the_beginning_is_not_text(tmp_path: Path) -> None:
+    (tmp_path / "bom.txt").write_bytes("\ufeffperché\r\nsì\n".encode())
+    assert list(read_lines(tmp_path / "bom.txt")) == ["perché", "sì"]
+
+
+def test_lines_that_end_with_cr_alone(copy: Path, tmp_path: Path, capsys: Capture) -> None:
+    text = "\r".join(TEXT[:3]) + "\r"
+    (tmp_path / "mac.txt").write_bytes(text.encode())
+    code = main(["translate", "--model", str(copy), "--input", str(tmp_path / "mac.txt")])
+    assert_refused(code, capsys.readouterr().err, "mac.txt, riga 1: le righe finiscono con CR")
+    done = run("translate", "--model", copy, input=text)
+    assert_refused(done.returncode, done.stderr, "standard input, riga 1: le righe finiscono con CR")
+    (tmp_path / "misto.txt").write_bytes(b"a\rb\r\nc\n")  # un CR perso in una riga non fa male
+    assert list(read_lines(tmp_path / "misto.txt")) == ["a\rb", "c"]
+
+
+# --- 15. Una FIFO fra i dati
+
+
+def test_training_data_that_are_a_pipe(tmp_path: Path) -> None:
+    data = write_data(tmp_path / "dati")
+    (data / "train.tsv").unlink()
+    os.mkfifo(data / "train.tsv")
+    done = run("train", "--data", data, "--out", tmp_path / "modello", "--device", "cpu")
+    assert_refused(done.returncode, done.stderr, "train.tsv: non riesco a leggere (è una pipe o un dispositivo")
+
+
+# --- 16, 17. I file provvisori
+
+WRITES = """
+import sys, time
+from annotated.common import atomic_write
+with atomic_write(sys.argv[1]) as file:
+    file.write(b"a met\\xc3\\xa0")
+    file.flush()
+    print("scrivo", flush=True)
+    sys.stdin.readline()
+"""
+
+
+def writer(path: Path) -> "subprocess.Popen[str]":
+    process = subprocess.Popen(
+        [sys.executable, "-c", WRITES, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout and process.stdout.readline() == "scrivo\n"
+    return process
+
+
+def test_orphans_are_removed_and_the_living_are_not(tmp_path: Path) -> None:
+    dead, alive = writer(tmp_path / "morto"), writer(tmp_path / "vivo")
+    dead.kill()
+    dead.communicate()
+    assert len(list(tmp_path.glob(".*.parziale"))) == 2
+    with atomic_write(tmp_path / "altro") as file:
+        file.write(b"intero")
+    assert len(list(tmp_path.glob(".*.parziale"))) == 1
+    alive.communicate("basta\n")
+    assert alive.returncode == 0
+    assert {path.name: path.read_text("utf-8") for path in tmp_path.iterdir()} == {"altro": "intero", "vivo": "a metà"}
+
+
+def test_a_training_run_removes_what_a_killed_one_left(tmp_path: Path) -> None:
+    data, out = write_data(tmp_path / "dati"), tmp_path / "modello"
+    out.mkdir()
+    (out / ".0123456789abcdef.parziale").write_bytes(b"resto")
+    options = "--vocab-size 400 --max-tokens 256 --max-steps 1 --average 1 --device cpu".split()
+    assert main(["train", "--data", str(data), "--out", str(out), *options]) == 0
+    assert not list(out.rglob("*.parziale"))
+
+
+@pytest.mark.parametrize("length", [250, 255])
+def test_the_longest_name_the_disk_accepts(model: Path, english: Path, tmp_path: Path, length: int) -> None:
+    assert translate_to(tmp_path / ("b" * length), model, english) == 0
+    assert main(["export", "--model", str(model), str(tmp_path / ("m" * length))]) == 0
+
+
+# --- 18. Ciò che si stampa
+
+
+@pytest.mark.parametrize("nasty", ["\x1b[2J\x1b[31mrosso", "due\nrighe", "\u202eorsoR", "\x9b31m"])
+def test_control_sequences_are_not_printed(nasty: str, capsys: Capture) -> None:
+    for arguments in (["translate", "--model", nasty, "Hi."], ["train", "--max-steps", nasty], ["evaluate", nasty]):
+        try:
+            code = main(arguments)
+        except SystemExit as stop:
+            code = int(str(stop.code))
+        error = capsys.readouterr().err
+        assert code and nasty not in error and one_line(nasty) in error
+        assert error.count("\n") == 1 and error[:-1].isprintable()
+
+
+def test_memory_limits_are_real() -> None:
+    "La prova delle prove: chi chiede più memoria del concesso muore davvero."
+    script = LIMITED.format(allowed=400_000_000).replace("sys.exit(main())", "bytes(10**9)")
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert "MemoryError" in done.stderr

@@ -1,0 +1,150 @@
+"""Sedici bit: fp16 con la scala della perdita, e nessuna attesa della scheda dentro un passo."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.amp import GradScaler
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from annotated import AnnotatedError, Config, Transformer, cli
+from annotated.data import Corpus, Pair, encode_pairs
+from annotated.engine import Objective, new_scaler, train_step, vocabulary_loss
+from annotated.optim import make_optimizer
+from annotated.study.microlingua import generate
+from annotated.tokenizer import Tokenizer
+from annotated.training import TrainingConfig, on_device, train, validation_loss
+
+SHAPE: dict[str, Any] = {"d_model": 32, "d_ff": 64, "h": 2, "N": 1, "max_len": 64}
+CPU = torch.device("cpu")
+Setting = tuple[Tokenizer, Corpus, Corpus]
+
+
+@pytest.fixture(scope="module")
+def setting() -> Setting:
+    torch.set_num_threads(1)
+    pairs = [Pair(e.en, e.it) for e in generate(600)]
+    tokenizer = Tokenizer.train((s for pair in pairs for s in pair), 400)
+    return tokenizer, encode_pairs(pairs[:560], tokenizer, 64), encode_pairs(pairs[560:], tokenizer, 64)
+
+
+def losses(setting: Setting, precision: str, steps: int = 60) -> torch.Tensor:
+    tokenizer, corpus, _ = setting
+    torch.manual_seed(1)
+    model = Transformer(Config(tokenizer.vocab_size, dropout=0.0, **SHAPE))
+    objective, optimizer, scaler = Objective(model, 0.1), make_optimizer(model), new_scaler(CPU, precision)
+    batches = [corpus.batch(range(8 * i, 8 * i + 8)) for i in range(steps)]  # type: ignore[arg-type]
+    return torch.stack([train_step(objective, optimizer, b, 1e-3, precision=precision, scaler=scaler) for b in batches])
+
+
+def test_half_precision_learns_as_single(setting: Setting) -> None:
+    exact, half = losses(setting, "fp32"), losses(setting, "fp16")
+    assert exact[-1] < exact[0] - 1
+    assert (half - exact).abs().max() < 0.02
+
+
+@pytest.mark.parametrize("scale", [0.25, torch.tensor(65_536.0)])
+def test_the_vocabulary_loss_scales_its_gradients(scale: float | torch.Tensor) -> None:
+    x, weight = torch.randn(3, 7, 16, requires_grad=True), torch.randn(50, 16, requires_grad=True)
+    targets = torch.randint(1, 50, (3, 7))
+    plain, scaled = (vocabulary_loss(x, weight, targets, 0.1, 5, s) for s in (1.0, scale))
+    assert plain == scaled
+    for a, b in zip(*(torch.autograd.grad(loss, (x, weight)) for loss in (plain, scaled)), strict=True):
+        torch.testing.assert_close(a * scale, b)
+
+
+def test_an_overflow_skips_the_step_and_lowers_the_scale(setting: Setting) -> None:
+    tokenizer, corpus, _ = setting
+    model = Transformer(Config(tokenizer.vocab_size, **SHAPE))
+    optimizer, scaler = make_optimizer(model), GradScaler("cpu", init_scale=2.0**60)
+    before = [p.detach().clone() for p in model.parameters()]
+    batch = corpus.batch(range(8))  # type: ignore[arg-type]
+    loss = train_step(Objective(model), optimizer, batch, 1e-3, precision="fp16", scaler=scaler)
+    assert loss.isfinite() and scaler.get_scale() == 2.0**59
+    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+    scaler.update(1024.0)
+    train_step(Objective(model), optimizer, batch, 1e-3, precision="fp16", scaler=scaler)
+    assert not torch.equal(before[0], next(model.parameters()))
+
+
+def test_resume_keeps_the_scale(setting: Setting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer, corpus, validation = setting
+    monkeypatch.setattr("annotated.training.new_scaler", lambda *_: GradScaler("cpu", init_scale=2.0**45))
+    config = TrainingConfig(max_steps=40, max_tokens=256, warmup=20, valid_every=20, average=1, precision="fp16")
+
+    def run(folder: Path, steps: int) -> dict[str, Any]:
+        torch.manual_seed(1)
+        model = Transformer(Config(tokenizer.vocab_size, **SHAPE))
+        train(model, tokenizer, corpus, validation, TrainingConfig(**vars(config) | {"max_steps": steps}), folder, True)
+        return {name: p.detach().clone() for name, p in model.named_parameters()}
+
+    whole = run(tmp_path / "intero", 40)
+    run(tmp_path / "ripreso", 20)
+    resumed = run(tmp_path / "ripreso", 40)
+    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+    state = (tmp_path / "ripreso" / "state.safetensors").read_bytes()
+    header = json.loads(state[8 : 8 + int.from_bytes(state[:8], "little")])["__metadata__"]
+    assert json.loads(header["scaler"])["scale"] < 2.0**45  # qualche passo è stato saltato, e lo si ricorda
+
+
+def test_validation_in_the_same_precision(setting: Setting) -> None:
+    tokenizer, _, validation = setting
+    torch.manual_seed(0)
+    model = Transformer(Config(tokenizer.vocab_size, **SHAPE))
+    exact, *rounded = (validation_loss(model, validation, 512, precision) for precision in ("fp32", "bf16", "fp16"))
+    assert all(r == pytest.approx(exact, abs=0.02) and r != exact for r in rounded)
+
+
+class NoReading(TorchDispatchMode):
+    "Un numero letto dalla scheda la fa aspettare: qui è un errore."
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        assert func is not torch.ops.aten._local_scalar_dense.default, "il passo aspetta la scheda"
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_a_step_never_waits_for_the_device(setting: Setting, precision: str) -> None:
+    tokenizer, corpus, _ = setting
+    model, batch = Transformer(Config(tokenizer.vocab_size, **SHAPE)), corpus.batch(range(8))  # type: ignore[arg-type]
+    objective, optimizer, scaler = Objective(model, 0.1), make_optimizer(model), new_scaler(CPU, precision)
+    with NoReading():
+        train_step(objective, optimizer, batch, 1e-3, parts=2, precision=precision, scaler=scaler)
+        with pytest.raises(AssertionError, match="aspetta la scheda"):
+            batch.src.sum().item()
+
+
+def test_batches_reach_the_device_in_order(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+    "Anche col lotto mandato in anticipo: una scheda finta, in cui bloccare la memoria non fa nulla."
+    _, corpus, _ = setting
+    batches = [corpus.batch(range(i, i + 3)) for i in range(5)]  # type: ignore[arg-type]
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: self)
+    moved: list[Any] = []
+    monkeypatch.setattr(torch.Tensor, "to", lambda self, device, non_blocking: moved.append(device) or self)
+    sent = list(on_device(iter(batches), torch.device("cuda")))
+    assert len(sent) == 5 and moved == [torch.device("cuda")] * 15
+    assert all(torch.equal(a.src, b.src) for a, b in zip(sent, batches, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("asked", "device", "native", "expected"),
+    [(None, "cpu", False, "fp32"), ("bf16", "cpu", False, "bf16"), ("int8", "cpu", False, "int8"),
+     (None, "cuda", True, "bf16"), (None, "cuda", False, "fp16"), ("fp32", "cuda", True, "fp32")],
+)  # fmt: skip
+def test_the_precision_is_what_the_card_has(
+    monkeypatch: pytest.MonkeyPatch, asked: str | None, device: str, native: bool, expected: str
+) -> None:
+    def supported(including_emulation: bool) -> bool:
+        assert not including_emulation
+        return native
+
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", supported)
+    assert cli._precision(asked, torch.device(device)) == expected
+
+
+@pytest.mark.parametrize(("asked", "device"), [("fp16", "cpu"), ("int8", "cuda")])
+def test_an_impossible_precision_is_refused(asked: str, device: str) -> None:
+    with pytest.raises(AnnotatedError, match="--precision"):
+        cli._precision(asked, torch.device(device))
