@@ -332,10 +332,14 @@ def _attention(args: argparse.Namespace) -> None:
         _say("traduzione: " + "".join(cross.queries[:-1]).replace("▁", " ").strip())
     _say(f"{args.output}: {view.size / 1000:.0f} kB")
 
-# %% ../book/90_riga_di_comando.ipynb #bb83a15e
+# %% ../book/90_riga_di_comando.ipynb #0373baf4
 def _export(args: argparse.Namespace) -> None:
     if args.to == "marian":
         export_marian(args.model, args.out)
+    elif args.to == "web":
+        from annotated.web import export_web
+
+        export_web(args.model, args.out)
     elif (args.out / "config.json").exists():
         raise AnnotatedError(f"{args.out}: contiene già un modello. Scegli un'altra cartella.")
     else:
@@ -404,7 +408,7 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"errore: {one_line(message)}. Prova «{self.prog} --help».\n")
 
-# %% ../book/90_riga_di_comando.ipynb #10ab2e6f
+# %% ../book/90_riga_di_comando.ipynb #c5817167
 def make_parser() -> argparse.ArgumentParser:
     "I comandi e le loro opzioni."
     argparse._ = lambda text: _ITALIAN.get(text, text)  # type: ignore[attr-defined]
@@ -461,7 +465,7 @@ def make_parser() -> argparse.ArgumentParser:
 
     p = commands.add_parser("export", help="scrive un modello per altri programmi, o da pubblicare")
     p.add_argument("out", type=Path, metavar="CARTELLA", help="dove scrivere")
-    p.add_argument("--to", choices=["marian", "annotated"], default="marian", help="MarianMT o, da pubblicare, il nostro in bfloat16 (predefinito: marian)")
+    p.add_argument("--to", choices=["marian", "annotated", "web"], default="marian", help="MarianMT; da pubblicare, il nostro in bfloat16; per una pagina web, un byte per peso (predefinito: marian)")
     p.add_argument("--model", required=True, metavar="NOME", help="cartella o nome del modello")
     p.set_defaults(run=_export)
 

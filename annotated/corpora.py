@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['CORPORA', 'PublicCorpus', 'clean', 'normalize', 'Lottery', 'Written', 'download', 'prepare']
 
-# %% ../book/91_corpora.ipynb #a183e45e
+# %% ../book/91_corpora.ipynb #7823396d
 import hashlib
 import re
 import unicodedata
@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from tqdm import tqdm
 
-from .common import AnnotatedError, atomic_write
+from .common import AnnotatedError, atomic_write, one_line
 from .data import Pair, read_lines
 
 # %% ../book/91_corpora.ipynb #7ac4d119
@@ -223,7 +223,7 @@ def download(
     total = corpus.pairs if source is None else None
     return _write(name.split("-")[0], out, held_out, lotteries, _read(corpus, "train", source), total, progress)
 
-# %% ../book/91_corpora.ipynb #c084a5cd
+# %% ../book/91_corpora.ipynb #79daba78
 def prepare(
     source: str | Path,  # le frasi di partenza, una per riga, UTF-8 (anche .xz)
     target: str | Path,  # le traduzioni, nello stesso ordine
@@ -245,5 +245,5 @@ def prepare(
     _check(Path(out), size)
     pairs = (Pair(clean(s), clean(t)) for s, t in zip(read_lines(source), read_lines(target), strict=True))
     lotteries = {"test": Lottery(size, seed), "valid": Lottery(size, seed)}
-    name = clean(Path(source).name.split(".")[0]).encode(errors="replace").decode()  # un nome di file può essere di tutto
+    name = one_line(Path(source).name.split(".")[0])  # nel nome di un file può esserci di tutto, anche una tabulazione
     return _write(name, Path(out), {}, lotteries, pairs, first, progress)

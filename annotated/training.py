@@ -277,7 +277,7 @@ def averaged_model(
         old.unlink()
     return averaged
 
-# %% ../book/15_addestramento.ipynb #7c3dd2c0
+# %% ../book/15_addestramento.ipynb #eaf93912
 @dataclass(frozen=True)
 class TrainingConfig:
     """Come si addestra; i valori predefiniti sono quelli di Base, tranne i pezzi per lotto (25.000 nell'articolo).
@@ -305,8 +305,10 @@ class TrainingConfig:
                 raise AnnotatedError(f"{name} = {getattr(self, name)}: serve un intero positivo.")
         if not is_count(self.seed + 1):
             raise AnnotatedError(f"seed = {self.seed}: serve un intero da 0 a 2⁶³ − 2.")
-        if not (0 < self.factor < math.inf and 0 <= self.smoothing < 1):
-            raise AnnotatedError(f"factor = {self.factor}, smoothing = {self.smoothing}: il primo è positivo, l'altro fra 0 e 1.")
+        if not 0 <= self.factor < math.inf:
+            raise AnnotatedError(f"factor = {self.factor}: serve un numero non negativo.")
+        if not 0 <= self.smoothing < 1:
+            raise AnnotatedError(f"smoothing = {self.smoothing}: serve un numero da 0 a 1, 1 escluso.")
 
 # %% ../book/15_addestramento.ipynb #5674416a
 @dataclass

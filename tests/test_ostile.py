@@ -435,14 +435,15 @@ def test_a_state_without_its_pieces(tmp_path: Path, capfd: Capture) -> None:
 
 
 @pytest.mark.parametrize("name", [b"caff\xe8.en", b"tab\tqui.en", b"a\ncapo.en", b"\x1b[31mrosso.en"])
-def test_prepare_from_any_file_name(tmp_path: Path, name: bytes) -> None:
+def test_prepare_from_any_file_name(tmp_path: Path, capsys: Capture, name: bytes) -> None:
     source, target = tmp_path / os.fsdecode(name), tmp_path / "mio.it"
     for path, side in ((source, 1), (target, 2)):
         path.write_text("\ufeff" + "\n".join(line.split("\t")[side] for line in PAIRS) + "\n", "utf-8")
     assert main(["prepare", str(source), str(target), "--out", str(tmp_path / "dati")]) == 0
     for path in (tmp_path / "dati").iterdir():
         text = path.read_text("utf-8")
-        assert "\ufeff" not in text and len(list(read_pairs(path))) == text.count("\n") > 0
+        assert not {"\ufeff", "\x1b", "\ufffd"} & set(text) and len(list(read_pairs(path))) == text.count("\n") > 0
+    assert "\x1b" not in capsys.readouterr().err.replace("\x1b[A", "")  # con questo la barra torna su una riga
 
 
 def test_the_mark_at_the_beginning_is_not_text(tmp_path: Path) -> None:

@@ -1,0 +1,343 @@
+// Il Transformer del libro, in JavaScript: legge i pesi che `annotated export --to web` ha scritto e traduce nel browser,
+// senza rete e senza librerie. È lo stesso modello di `annotated/transformer.py`, un pezzo alla volta invece che a lotti:
+//
+//   Tokenizer    dalla frase ai pezzi e ritorno                           capitolo 11
+//   Transformer  dagli indici ai logit, con tutti i pesi d'attenzione     capitoli 2–9
+//                e dai logit alla frase: greedy e beam search             capitolo 16
+//   loadModel    i pesi: un byte ciascuno, una scala per riga             appendice «Nel browser»
+//
+// Un vettore è un Float32Array; una sequenza di n vettori è un array di n Float32Array, e si scrive (n, d). Le lettere sono
+// quelle del libro: S pezzi letti, T pezzi scritti, h teste, d_k = d_model / h, V pezzi del vocabolario.
+//
+// Mancano due cose che in Python ci sono, e non servono più: le maschere e il dropout. Si traduce una frase per volta, quindi
+// non c'è riempitivo da nascondere (capitolo 5); e quando il decoder scrive un pezzo, il futuro non esiste ancora.
+
+const UNK = 1, BOS = 2, EOS = 3; // PAD è 0; gli indici fino a EOS sono i pezzi speciali
+const SPACE = "▁"; // come SentencePiece scrive lo spazio
+const TOP = 5; // quanti candidati si tengono a ogni passo
+
+// ---------------------------------------------------------------- dalla frase ai pezzi (cap. 11)
+
+// SentencePiece porta il testo alla forma NFKC («ﬁ» → «fi», «½» → «1⁄2»), toglie i caratteri di controllo e fa uno spazio di
+// ogni segno bianco o invisibile. La tilde larga resta com'è.
+const REMOVED = /[\x01-\x08\x0b\x0e-\x1f\x7f\x8f\x9f]/g;
+const BLANK = /[\t\n\f\r\u061c\u1680\u200b\u200c\u200e\u200f\u2028\u2029\u2581\ufeff\ufffd]/g;
+const ORDINARY = new RegExp(`[^${REMOVED.source.slice(1, -1)}${BLANK.source.slice(1, -1)}\uff5e]+`, "g");
+
+class Tokenizer {
+  constructor(pieces) {
+    this.pieces = pieces; // (V,), nell'ordine in cui l'addestramento li ha trovati: dal più frequente
+    this.ids = new Map(pieces.map((piece, id) => [piece, id]).slice(EOS + 1)); // «<s>» nel testo non è un pezzo speciale
+  }
+
+  // Da una frase agli indici dei suoi pezzi, EOS compreso.
+  encode(text) {
+    const plain = text.replace(ORDINARY, (run) => run.normalize("NFKC")).replace(REMOVED, "").replace(BLANK, " ");
+    const words = plain.split(" ").filter((word) => word);
+    return [...words.flatMap((word) => this.encodeWord(SPACE + word)), EOS];
+  }
+
+  // BPE: si parte dai caratteri e si fonde, finché si può, la coppia vicina che fa il pezzo più frequente.
+  encodeWord(word) {
+    const symbols = [...word];
+    for (;;) {
+      let first = Infinity, at = -1;
+      for (let i = 0; i + 1 < symbols.length; i++) {
+        const id = this.ids.get(symbols[i] + symbols[i + 1]);
+        if (id < first) [first, at] = [id, i];
+      }
+      if (at < 0) break;
+      symbols.splice(at, 2, symbols[at] + symbols[at + 1]);
+    }
+    const ids = symbols.map((symbol) => this.ids.get(symbol) ?? UNK);
+    return ids.filter((id, i) => id !== UNK || ids[i - 1] !== UNK); // caratteri ignoti di fila: un solo UNK
+  }
+
+  // Da indici a frase; i pezzi speciali spariscono.
+  decode(ids) {
+    const text = ids.filter((id) => id > EOS).map((id) => this.pieces[id]).join("");
+    return text.replaceAll(SPACE, " ").trimStart();
+  }
+}
+
+// ---------------------------------------------------------------- i mattoni (cap. 2, 4, 6)
+
+const sum = (x) => x.reduce((total, value) => total + value, 0);
+const add = (X, Y) => X.map((x, t) => x.map((value, i) => value + Y[t][i])); // (n, d) + (n, d)
+
+// y = W·x + b per ogni vettore. I pesi sono interi di un byte, e ogni riga di W ha la sua scala: si moltiplica una volta sola,
+// alla fine. Quattro somme parziali invece di una, perché ognuna non aspetti la precedente: così il ciclo va al doppio.
+function linear({ rows, columns, weights, scales, bias }, X) { // (n, columns) → (n, rows)
+  return X.map((x) => {
+    const y = new Float32Array(rows);
+    for (let r = 0, p = 0; r < rows; r++, p += columns) {
+      let a = 0, b = 0, c = 0, d = 0, i = 0;
+      for (; i + 3 < columns; i += 4) {
+        a += weights[p + i] * x[i];
+        b += weights[p + i + 1] * x[i + 1];
+        c += weights[p + i + 2] * x[i + 2];
+        d += weights[p + i + 3] * x[i + 3];
+      }
+      for (; i < columns; i++) a += weights[p + i] * x[i];
+      y[r] = (a + b + c + d) * scales[r] + (bias ? bias[r] : 0);
+    }
+    return y;
+  });
+}
+
+function softmax(x) { // (n,) → (n,): non negativi, di somma 1
+  const highest = x.reduce((a, b) => Math.max(a, b), -Infinity);
+  const e = Float64Array.from(x, (value) => Math.exp(value - highest));
+  const total = sum(e);
+  return e.map((value) => value / total);
+}
+
+function layerNorm(x, gain, bias) { // (d_model,) → (d_model,): media 0 e varianza 1, poi scala e traslazione apprese
+  const mean = sum(x) / x.length;
+  const deviation = Math.sqrt(x.reduce((total, value) => total + (value - mean) ** 2, 0) / x.length + 1e-5);
+  return x.map((value, i) => ((value - mean) / deviation) * gain[i] + bias[i]);
+}
+
+// La codifica posizionale di un posto: seni nei posti pari, coseni nei dispari (cap. 4).
+function sinusoid(position, d_model) { // → (d_model,)
+  return Float32Array.from({ length: d_model }, (_, i) => {
+    const angle = position / 10000 ** ((i - (i % 2)) / d_model);
+    return i % 2 ? Math.cos(angle) : Math.sin(angle);
+  });
+}
+
+// I k indici dei valori più alti, dal più alto; i pezzi speciali che non si scrivono (PAD, UNK, BOS) non concorrono.
+function best(values, k) {
+  const top = [];
+  for (let id = EOS; id < values.length; id++) {
+    if (top.length === k && values[id] <= values[top[k - 1]]) continue;
+    let i = top.length;
+    while (i > 0 && values[id] > values[top[i - 1]]) i--;
+    top.splice(i, 0, id);
+    if (top.length > k) top.pop();
+  }
+  return top;
+}
+
+// ---------------------------------------------------------------- il modello (cap. 3, 7, 8, 9)
+
+class Transformer {
+  constructor(config, parameters) {
+    this.config = config; // i campi di `Config`: d_model, d_ff, h, N…
+    this.parameters = parameters; // nome, quello di PyTorch → matrice o vettore
+    this.heads = { encoder: config.h, decoder: config.h, cross: config.h_cross ?? config.h };
+    this.layers = { encoder: config.N, decoder: config.N_decoder ?? config.N, cross: config.N_decoder ?? config.N };
+    this.off = new Set(); // le teste spente, per esempio «cross.2.0»: attenzione, strato e testa contati da 0
+  }
+
+  linear(name, X) {
+    return linear(this.parameters[name + ".weight"], X);
+  }
+
+  norm(name, X) {
+    const gain = this.parameters[name + ".weight"], bias = this.parameters[name + ".bias"];
+    return X.map((x) => layerNorm(x, gain, bias));
+  }
+
+  // La connessione residuale: Post-LN come nell'articolo, o Pre-LN (cap. 6).
+  residual(name, X, sublayer) { // (n, d_model) → (n, d_model)
+    if (this.config.norm_first) return add(X, sublayer(this.norm(name + ".norm", X)));
+    return this.norm(name + ".norm", add(X, sublayer(X)));
+  }
+
+  feedForward(name, X) { // (n, d_model) → (n, d_model), passando per d_ff
+    const inner = this.linear(name + ".0", X).map((x) => x.map((value) => Math.max(0, value)));
+    return this.linear(name + ".2", inner);
+  }
+
+  // Una pila Pre-LN si chiude con una normalizzazione.
+  close(stack, X) {
+    return this.config.norm_first ? this.norm(stack + ".norm", X) : X;
+  }
+
+  // Attenzione a più teste (cap. 3). Ogni testa confronta la sua fetta delle query con la sua fetta delle chiavi, e con i pesi
+  // che ne vengono mescola la sua fetta dei valori; W_o rimette insieme ciò che le teste hanno trovato.
+  attend(name, kind, layer, X, { K, V }) { // X (T, d_model); K e V (S, d_model) → uscita (T, d_model), pesi (h, T, S)
+    const h = this.heads[kind], d_model = this.config.d_model, d_k = d_model / h;
+    const weights = Array.from({ length: h }, () => []);
+    const mixed = this.linear(name + ".W_q", X).map((q) => {
+      const out = new Float32Array(d_model);
+      for (let head = 0, from = 0; head < h; head++, from += d_k) {
+        const scores = K.map((k) => {
+          let dot = 0;
+          for (let i = from; i < from + d_k; i++) dot += q[i] * k[i];
+          return dot / Math.sqrt(d_k);
+        }); // (S,)
+        const w = softmax(scores);
+        weights[head].push(w);
+        if (this.off.has(`${kind}.${layer}.${head}`)) continue; // spenta: guarda, ma non riporta nulla
+        V.forEach((v, s) => {
+          for (let i = from; i < from + d_k; i++) out[i] += w[s] * v[i];
+        });
+      }
+      return out;
+    });
+    return { out: this.linear(name + ".W_o", mixed), weights };
+  }
+
+  keysValues(name, X) { // (S, d_model) → chiavi e valori, (S, d_model) ciascuno
+    return { K: this.linear(name + ".W_k", X), V: this.linear(name + ".W_v", X) };
+  }
+
+  // Da indici a vettori: riga della tabella × √d_model, più la posizione (cap. 4 e 9).
+  embed(ids, start = 0) { // (n,) → (n, d_model)
+    const { columns, weights, scales } = this.parameters["embedding.weight"];
+    return ids.map((id, t) => {
+      const scale = scales[id] * Math.sqrt(columns);
+      return sinusoid(start + t, columns).map((value, i) => value + weights[id * columns + i] * scale);
+    });
+  }
+
+  // L'encoder legge la frase (cap. 7). Per il decoder restano le chiavi e i valori di ogni suo blocco.
+  encode(ids) { // (S,) → memoria: N_decoder coppie K, V (S, d_model); pesi: N tabelle (h, S, S)
+    let X = this.embed(ids);
+    const attention = [];
+    for (let layer = 0; layer < this.layers.encoder; layer++) {
+      const name = `encoder.layers.${layer}`;
+      X = this.residual(name + ".residuals.0", X, (x) => {
+        const { out, weights } = this.attend(name + ".self_attention", "encoder", layer, x, this.keysValues(name + ".self_attention", x));
+        attention.push(weights);
+        return out;
+      });
+      X = this.residual(name + ".residuals.1", X, (x) => this.feedForward(name + ".feed_forward", x));
+    }
+    X = this.close("encoder", X);
+    const memory = Array.from({ length: this.layers.decoder }, (_, layer) =>
+      this.keysValues(`decoder.layers.${layer}.cross_attention`, X));
+    return { memory, attention };
+  }
+
+  // Un passo del decoder (cap. 8): dall'ultimo pezzo scritto ai logit del prossimo. `cache` ha, per blocco, chiavi e valori dei
+  // pezzi già scritti; si allunga di una riga, e del pezzo nuovo soltanto si calcolano i prodotti (cap. 16).
+  step(id, memory, cache) { // → logit (V,); pesi: N_decoder tabelle (h, t) del decoder e (h, S) della cross-attention
+    let x = this.embed([id], cache[0].K.length);
+    const attention = { decoder: [], cross: [] };
+    const look = (kind, layer, name, x, seen) => {
+      const { out, weights } = this.attend(name, kind, layer, x, seen);
+      attention[kind].push(weights.map(([row]) => row)); // T = 1: una riga per testa
+      return out;
+    };
+    cache.forEach((known, layer) => {
+      const name = `decoder.layers.${layer}`;
+      x = this.residual(name + ".residuals.0", x, (x) => {
+        const { K, V } = this.keysValues(name + ".self_attention", x);
+        known.K.push(...K);
+        known.V.push(...V);
+        return look("decoder", layer, name + ".self_attention", x, known);
+      });
+      x = this.residual(name + ".residuals.1", x, (x) => look("cross", layer, name + ".cross_attention", x, memory[layer]));
+      x = this.residual(name + ".residuals.2", x, (x) => this.feedForward(name + ".feed_forward", x));
+    });
+    const [logits] = linear(this.parameters["embedding.weight"], this.close("decoder", x)); // la stessa tabella dell'ingresso
+    return { logits, attention };
+  }
+
+  emptyCache() {
+    return Array.from({ length: this.layers.decoder }, () => ({ K: [], V: [] }));
+  }
+
+  limit(source, extra) { // quanti pezzi può avere la traduzione, EOS compreso
+    return Math.min(source.length + extra, this.config.max_len);
+  }
+
+  // ---------------------------------------------------------------- dai logit alla frase (cap. 16)
+
+  // Scrive la traduzione un pezzo alla volta, e a ogni pezzo rende ciò che è successo: i candidati con le probabilità, i logit,
+  // i pesi. Sceglie il più probabile (greedy); se `forced` è dato scrive quello, come in addestramento (teacher forcing).
+  *write(source, { forced = null, extra = 50, encoded = this.encode(source) } = {}) { // source (S,), EOS compreso
+    const cache = this.emptyCache(), limit = forced ? forced.length : this.limit(source, extra);
+    let id = BOS;
+    for (let t = 0; t < limit && (forced || id !== EOS); t++) {
+      const { logits, attention } = this.step(id, encoded.memory, cache);
+      const probabilities = softmax(logits);
+      const top = best(logits, TOP);
+      id = forced ? forced[t] : t === limit - 1 ? EOS : top[0];
+      yield { id, logits, candidates: top.map((id) => ({ id, probability: probabilities[id] })), ...attention };
+    }
+  }
+
+  greedy(source, extra = 50) { // (S,) → i pezzi della traduzione, senza EOS
+    return [...this.write(source, { extra })].map((step) => step.id).filter((id) => id !== EOS);
+  }
+
+  // Beam search (cap. 16): a ogni passo restano le K continuazioni più probabili; quelle che chiudono escono dalla gara.
+  beamSearch(source, { K = 4, alpha = 0.6, extra = 50 } = {}) { // → le ipotesi finite { score, ids }, dalla migliore
+    const { memory } = this.encode(source), limit = this.limit(source, extra);
+    const penalty = (length) => ((5 + length) / 6) ** alpha;
+    const byScore = (a, b) => b.score - a.score;
+    let open = [{ score: 0, ids: [], last: BOS, cache: this.emptyCache() }], closed = [];
+    for (let length = 1; ; length++) {
+      const next = open.flatMap(({ score, ids, last, cache }) => {
+        const p = softmax(this.step(last, memory, cache).logits);
+        const pieces = length === limit ? [EOS] : best(p, 2 * K);
+        return pieces.map((id) => ({ score: score + Math.log(p[id]), ids, last: id, cache }));
+      }).sort(byScore).slice(0, 2 * K);
+      const finished = next.slice(0, K).filter(({ last }) => last === EOS);
+      closed.push(...finished.map(({ score, ids }) => ({ score: score / penalty(length), ids })));
+      closed = closed.sort(byScore).slice(0, K);
+      open = next.filter(({ last }) => last !== EOS).slice(0, K).map(({ score, ids, last, cache }) => ({
+        score, last, ids: [...ids, last], cache: cache.map(({ K, V }) => ({ K: [...K], V: [...V] })), // ognuna la sua storia
+      }));
+      const canImprove = K > 1 && open.length > 0 && closed[0]?.score < open[0].score / penalty(limit);
+      if (length === limit || (closed.length === K && !canImprove)) return closed;
+    }
+  }
+}
+
+// ---------------------------------------------------------------- i pesi
+
+// Un file è uno script che assegna `annotatedFile`: così si carica anche da disco (file://), dove `fetch` non può.
+function loadFile(url) {
+  return new Promise((resolve, reject) => {
+    const script = document.createElement("script");
+    script.src = url;
+    script.onload = () => {
+      script.remove();
+      resolve(globalThis.annotatedFile);
+      globalThis.annotatedFile = undefined;
+    };
+    script.onerror = () => {
+      script.remove();
+      reject(new Error(`${url}: il file non c'è.`));
+    };
+    document.head.append(script);
+  });
+}
+
+function decodeBase64(text, bytes, start) { // scrive i byte di `text` in `bytes`, dal posto `start`; rende dove finiscono
+  const binary = atob(text);
+  for (let i = 0; i < binary.length; i++) bytes[start + i] = binary.charCodeAt(i);
+  return start + binary.length;
+}
+
+// Prima tutti i float32 (scale, bias, normalizzazioni), poi tutti gli interi. L'indice dice dove comincia ciascuno.
+function unpack(index, bytes) { // → nome → matrice { rows, columns, weights, scales, bias } o vettore
+  const floats = new Float32Array(bytes.buffer, 0, index.floats), integers = new Int8Array(bytes.buffer, 4 * index.floats);
+  const vectors = Object.entries(index.vectors).map(([name, [start, n]]) => [name, floats.subarray(start, start + n)]);
+  const parameters = Object.fromEntries(vectors);
+  for (const [name, [rows, columns, start]] of Object.entries(index.matrices)) {
+    const weights = integers.subarray(start, start + rows * columns); // (rows, columns), una riga dopo l'altra
+    const bias = parameters[name.replace(/weight$/, "bias")];
+    parameters[name] = { rows, columns, weights, scales: parameters[name + ".scales"], bias };
+  }
+  return parameters;
+}
+
+// Carica il modello che sta nella cartella `url`; `progress` riceve i byte arrivati e quelli in tutto.
+async function loadModel(url, progress = () => {}) {
+  const index = await loadFile(`${url}/modello.js`);
+  const bytes = new Uint8Array(index.bytes);
+  for (let part = 0, end = 0; part < index.parts; part++) {
+    const { fingerprint, data } = await loadFile(`${url}/pesi-${part}.js?${index.fingerprint}`);
+    if (fingerprint !== index.fingerprint) throw new Error(`${url}/pesi-${part}.js è di un altro modello.`);
+    end = decodeBase64(data, bytes, end);
+    progress(end, index.bytes);
+  }
+  const model = new Transformer(index.config, unpack(index, bytes));
+  return { model, tokenizer: new Tokenizer(index.pieces), index };
+}

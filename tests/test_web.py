@@ -1,0 +1,437 @@
+"""Il modello nel browser: gli stessi numeri di PyTorch con gli stessi pesi, da disco e da un server, senza rete."""
+
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import NamedTuple
+
+import pytest
+import torch
+from axe_playwright_python.sync_playwright import Axe
+from conftest import Visit
+from playwright.sync_api import Browser, Locator, Page, expect
+
+from annotated.common import BOS, EOS, AnnotatedError
+from annotated.decoding import beam_search
+from annotated.study.heads import Head, without_heads
+from annotated.study.microlingua import generate
+from annotated.tokenizer import Tokenizer
+from annotated.training import load_pretrained, save_model
+from annotated.transformer import Config, Transformer, attention_weights
+from annotated.web import SENTENCES, export_web, live_model, load_web
+
+ROOT = Path(__file__).resolve().parent.parent
+PROGRAM = ROOT / "annotated" / "study" / "web" / "transformer.js"
+ENGLISH = """
+I would like a cup of coffee, please.
+She has been waiting for the bus since this morning.
+The children are playing in the garden behind the house.
+He told me that he had never seen the sea.
+Where did you put the keys of the car?
+We must find a better way to solve this problem.
+My brother works in a small hospital near the river.
+The train was late because of the snow.
+If you see her, tell her that I am looking for her.
+Do you know what time the shop opens?
+The door was open, but nobody was in the room.
+They bought an old house and painted it white.
+I don't think that this is a good idea.
+Yesterday we walked along the beach for three hours.
+The teacher asked the students to read the first chapter.
+It is raining again; take an umbrella.
+He opened the letter, read it and threw it away.
+Can you help me carry this table?
+The government has announced new measures against poverty.
+Nobody understood why she left so early.
+I have lost my phone, and I cannot remember where I was.
+The film we saw last night was very long.
+How many people live in this city?
+She speaks three languages: English, German and Italian.
+The dog was tired, so it slept all afternoon.
+You should eat more fruit and vegetables.
+The meeting will start at half past nine.
+His answer surprised everybody.
+Please close the window before you leave.
+The book that you gave me is on the table.
+I am not sure whether he is telling the truth.
+Two men were arrested near the station.
+The soup is too salty for me.
+When I was a child I wanted to become a pilot.
+There is no water left in the bottle.
+The company sold more cars than last year.
+Thank you for your help!
+What is the name of that mountain?
+She cut the bread with a knife.
+The old bridge was built in 1890.
+We have to protect the rights of workers.
+I will call you as soon as I arrive.
+He was so happy that he began to sing.
+The price of oil has risen by 12 per cent.
+Cats can see in the dark.
+The judge listened to both sides.
+It took me two weeks to read it.
+My grandmother makes the best cakes in the village.
+Have you ever been to Japan?
+The animal didn't cross the street because it was too tired.
+The animal didn't cross the street because it was too wide.
+The scientists believe that the climate is changing quickly.
+Let me know if you need anything else.
+The museum is closed on Mondays.
+She forgot to tell him about the party.
+The river is deep and cold.
+I prefer tea to coffee.
+The minister refused to answer the questions of the journalists.
+A good friend is worth more than gold.
+Stop!
+""".strip().splitlines()
+ODD = [
+    "  spazi   in  più\t, e\u00a0uno\u2003largo ", "ﬁne ½ ² Ⅷ ﬀ ㎞", "cafe\u0301 n\u0303 a\u0308\u0323",
+    "日本語 и кириллица 🙂🙃 fine", "▁sotto ▁ lineette", "e\x01\u0301 zero\u200blargo \ufeff\ufffd",
+    "～ ~ ‐ – — … “virgolette” ‘semplici’", "<s> </s> <unk> <pad>", "CAPS LOCK È ATTIVO", "3,5 %;100€",
+    "supercalifragilistichespiralidoso" * 5, "\u1e9b\u0323 \u212b \u00c5",
+]  # fmt: skip
+
+
+class Web(NamedTuple):
+    "Un modello esportato, il suo gemello in PyTorch e una pagina in cui è caricato."
+
+    model: Transformer
+    tokenizer: Tokenizer
+    page: Page
+    sentences: list[str]
+
+
+@pytest.fixture(scope="session")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("web")
+    for name in ("mini", "small-en-it"):
+        export_web(name, folder / name)
+    return {name: folder / name for name in ("mini", "small-en-it")}
+
+
+@pytest.fixture(scope="module", params=["mini", "small-en-it"])
+def web(request: pytest.FixtureRequest, browser: Browser, folders: dict[str, Path]) -> Iterator[Web]:
+    folder, name = folders[request.param], request.param
+    (folder / "prova.html").write_text(f"<meta charset=utf-8><script>{PROGRAM.read_text('utf-8')}</script>", "utf-8")
+    page = browser.new_page()
+    page.goto(f"file://{folder / 'prova.html'}")
+    page.evaluate("async () => { Object.assign(globalThis, await loadModel('.')) }")
+    sentences = [example.en for example in generate(60, held_out=True)] if name == "mini" else ENGLISH
+    yield Web(load_web(folder), load_pretrained(name)[1], page, sentences)
+    page.close()
+
+
+def sources(web: Web, n: int) -> list[list[int]]:
+    return [[*ids, EOS] for ids in web.tokenizer.encode(web.sentences[:n])]
+
+
+def test_same_pieces(web: Web) -> None:
+    texts = [*ENGLISH, *ODD, *(example.it for example in generate(60))]
+    pieces = web.page.evaluate("texts => texts.map(text => tokenizer.encode(text))", texts)
+    assert pieces == [[*ids, EOS] for ids in web.tokenizer.encode(texts)]
+    decoded = web.page.evaluate("lists => lists.map(ids => tokenizer.decode(ids))", sources(web, 60))
+    assert decoded == web.tokenizer.decode(web.tokenizer.encode(web.sentences))
+
+
+def test_same_greedy(web: Web) -> None:
+    lists = sources(web, 60)
+    assert len(lists) == 60
+    written = web.page.evaluate("lists => lists.map(ids => model.greedy(ids))", lists)
+    for ids, mine in zip(lists, written, strict=True):
+        assert mine == beam_search(web.model, torch.tensor([ids]), beam=1)[0][0].ids
+
+
+@pytest.mark.parametrize("extra", [50, -3])  # con -3 si arriva al limite, e la frase si chiude per forza
+def test_same_beam_search(web: Web, extra: int) -> None:
+    for ids in sources(web, 12):
+        mine = web.page.evaluate("([ids, extra]) => model.beamSearch(ids, { extra })", [ids, extra])
+        best = beam_search(web.model, torch.tensor([ids]), extra=extra)[0]
+        assert [h["ids"] for h in mine] == [h.ids for h in best]
+        assert [h["score"] for h in mine] == pytest.approx([h.score for h in best], abs=1e-3)
+
+
+def follow(web: Web, source: list[int], target: list[int]) -> tuple[torch.Tensor, list[list[torch.Tensor]]]:
+    "I logit (T, V) e i pesi della pagina, disposti come quelli di `attention_weights`, mentre scrive `target`."
+    result = web.page.evaluate(
+        """([source, target]) => {
+            const encoded = model.encode(source), steps = [...model.write(source, { forced: target, encoded })];
+            const plain = (x) => (typeof x === "number" ? x : Array.from(x, plain));
+            return { logits: plain(steps.map(s => s.logits)), encoder: plain(encoded.attention),
+                     decoder: plain(steps.map(s => s.decoder)), cross: plain(steps.map(s => s.cross)) };
+        }""",
+        [source, target],
+    )
+    T = len(target)
+    decoder = [[[row + [0] * (T - len(row)) for row in layer] for layer in step] for step in result["decoder"]]
+    by_layer = [torch.tensor(x).permute(1, 2, 0, 3) for x in (decoder, result["cross"])]  # (T, N, h, S) → (N, h, T, S)
+    return torch.tensor(result["logits"]), [list(torch.tensor(result["encoder"])), *map(list, by_layer)]
+
+
+def reference(web: Web, source: list[int], target: list[int]) -> tuple[torch.Tensor, list[list[torch.Tensor]]]:
+    src, tgt = torch.tensor([source]), torch.tensor([[BOS, *target[:-1]]])
+    w = attention_weights(web.model, src, tgt)
+    with torch.inference_mode():
+        return web.model(src, tgt)[0], [[layer[0] for layer in kind] for kind in (w.encoder, w.decoder, w.cross)]
+
+
+def test_same_logits_and_attention(web: Web) -> None:
+    for source in sources(web, 8):
+        target = [*beam_search(web.model, torch.tensor([source]), beam=1)[0][0].ids, EOS]
+        logits, kinds = follow(web, source, target)
+        expected, weights = reference(web, source, target)
+        assert (logits - expected).abs().max() < 1e-3
+        for mine, theirs in zip(kinds, weights, strict=True):
+            assert len(mine) == len(theirs)
+            for a, b in zip(mine, theirs, strict=True):
+                assert a.shape == b.shape and (a - b).abs().max() < 1e-3
+
+
+@pytest.mark.parametrize("head", [Head("encoder", 1, 2), Head("decoder", 0, 3), Head("cross", 0, 0)], ids=str)
+def test_same_logits_without_a_head(web: Web, head: Head) -> None:
+    [source] = sources(web, 1)
+    target = [*beam_search(web.model, torch.tensor([source]), beam=1)[0][0].ids, EOS]
+    whole, _ = follow(web, source, target)
+    web.page.evaluate("name => model.off.add(name)", f"{head.attention}.{head.layer}.{head.head}")
+    without, _ = follow(web, source, target)
+    web.page.evaluate("model.off.clear()")
+    with without_heads(web.model, [head]):
+        expected, _ = reference(web, source, target)
+    assert (without - expected).abs().max() < 1e-3 < (without - whole).abs().max()
+
+
+def test_pre_norm_too(browser: Browser, tmp_path: Path) -> None:
+    "Pre-LN, con dimensioni che non sono multiple di quattro."
+    _, tokenizer = load_pretrained("mini")
+    torch.manual_seed(0)
+    model = Transformer(Config(700, d_model=30, d_ff=50, h=3, N=2, N_decoder=3, norm_first=True, max_len=20))
+    save_model(tmp_path / "modello", model, tokenizer)
+    export_web(str(tmp_path / "modello"), tmp_path)
+    (tmp_path / "prova.html").write_text(f"<meta charset=utf-8><script>{PROGRAM.read_text('utf-8')}</script>", "utf-8")
+    page = browser.new_page()
+    page.goto(f"file://{tmp_path / 'prova.html'}")
+    page.evaluate("async () => { Object.assign(globalThis, await loadModel('.')) }")
+    web = Web(load_web(tmp_path), tokenizer, page, [])
+    logits, _ = follow(web, [8, 9, 10, EOS], [20, 30, EOS])
+    assert (logits - reference(web, [8, 9, 10, EOS], [20, 30, EOS])[0]).abs().max() < 1e-3
+    page.close()
+
+
+# ---------------------------------------------------------------- i file
+
+
+def test_bytes_are_close_and_small(folders: dict[str, Path]) -> None:
+    for name, limit in (("mini", 1.1e6), ("small-en-it", 8e6)):
+        model, _ = load_pretrained(name)
+        rounded = load_web(folders[name]).state_dict()
+        for key, tensor in model.state_dict().items():
+            step = tensor.abs().amax(dim=-1, keepdim=True) / 127 if tensor.dim() == 2 else 0
+            assert ((rounded[key] - tensor).abs() <= step * 0.501).all(), key
+        index = json.loads((folders[name] / "modello.js").read_text("utf-8").partition("=")[2].rstrip(";\n"))
+        assert index["bytes"] < limit
+
+
+def test_bad_files_are_refused(folders: dict[str, Path], tmp_path: Path) -> None:
+    with pytest.raises(AnnotatedError, match="modello.js: non riesco a leggere"):
+        load_web(tmp_path)
+    folder = shutil.copytree(folders["mini"], tmp_path / "mini")
+    (folder / "pesi-0.js").write_text("annotatedFile={", "utf-8")
+    with pytest.raises(AnnotatedError, match="pesi-0.js: file rovinato"):
+        load_web(folder)
+    shutil.copy(folders["small-en-it"] / "pesi-0.js", folder)
+    with pytest.raises(AnnotatedError, match="di un altro modello"):
+        load_web(folder)
+
+
+def test_writing_again_leaves_no_old_part(folders: dict[str, Path], tmp_path: Path) -> None:
+    fingerprint = export_web("mini", tmp_path, part_bytes=100_000)
+    assert len(list(tmp_path.glob("pesi-*.js"))) > 5
+    assert export_web("mini", tmp_path) == fingerprint
+    assert [path.name for path in tmp_path.glob("pesi-*.js")] == ["pesi-0.js"]
+    assert (tmp_path / "pesi-0.js").read_bytes() == (folders["mini"] / "pesi-0.js").read_bytes()
+
+
+# ---------------------------------------------------------------- la pagina
+
+
+def greedy_text(folder: Path, name: str, text: str) -> str:
+    tokenizer = load_pretrained(name)[1]
+    [ids] = tokenizer.encode([text])
+    return tokenizer.decode([beam_search(load_web(folder), torch.tensor([[*ids, EOS]]), beam=1)[0][0].ids])[0]
+
+
+def english(page: Page) -> Locator:
+    return page.get_by_role("group", name="L'inglese, in pezzi").get_by_role("button")
+
+
+def italian(page: Page) -> Locator:
+    return page.get_by_role("group", name="L'italiano, un pezzo alla volta").get_by_role("button")
+
+
+def translate(page: Page, text: str) -> None:
+    page.get_by_label("Una frase in inglese").fill(text)
+    page.get_by_role("button", name="Traduci", exact=True).click()
+
+
+def test_ready_sentences_need_nothing(visit: Visit, folders: dict[str, Path]) -> None:
+    page, folder = visit.page, folders["mini"]
+    requests: list[str] = []
+    page.on("request", lambda request: requests.append(request.url))
+    page.goto(f"file://{folder / 'index.html'}")
+    for text in SENTENCES:
+        page.get_by_role("button", name=text).click()
+        expect(page.locator(".traduzione")).to_have_text(greedy_text(folder, "mini", text))
+    assert len(requests) == 1
+    page.get_by_role("button", name=SENTENCES[0]).click()
+    page.get_by_role("button", name="Metti wide al posto di tired").click()
+    expect(page.locator(".traduzione")).to_have_text(greedy_text(folder, "mini", SENTENCES[1]))
+    expect(page.get_by_label("Una frase in inglese")).to_have_value(SENTENCES[1])
+
+
+def test_page_shows_the_weights_of_the_model(visit: Visit, folders: dict[str, Path]) -> None:
+    page, folder = visit.page, folders["mini"]
+    page.goto(f"file://{folder / 'index.html'}")
+    model, tokenizer = load_web(folder), load_pretrained("mini")[1]
+    [ids] = tokenizer.encode([SENTENCES[0]])
+    src = torch.tensor([[*ids, EOS]])
+    tgt = torch.tensor([[BOS, *beam_search(model, src, beam=1)[0][0].ids]])
+    weights = attention_weights(model, src, tgt)
+
+    def cells() -> list[list[str]]:
+        rows = page.locator("tbody tr")
+        return rows.evaluate_all("rows => rows.map(row => [...row.querySelectorAll('td')].map(td => td.textContent))")
+
+    def shown(layer: torch.Tensor, query: int) -> list[list[str]]:
+        percents = (100 * layer[0, :, query]).round().int().T.tolist()  # (S, h)
+        return [[f"{p} %" if p else "" for p in row] for row in percents]
+
+    italian(page).nth(3).click()
+    assert cells() == shown(weights.cross[0], 3)
+    page.get_by_role("radio", name="decoder").click()
+    assert cells() == [row for row in shown(weights.decoder[0], 3)][: tgt.size(1)]
+    english(page).nth(5).click()
+    page.get_by_role("radio", name="2").click()
+    assert cells() == shown(weights.encoder[1], 5)
+    expect(page.locator("caption")).to_contain_text("strato 2")
+    with torch.inference_mode():
+        best = model(src, tgt)[0, 3].softmax(dim=-1)[EOS:].topk(5).values
+    bars = page.locator("li .cifra").all_text_contents()
+    assert bars == [f"{100 * p:.1f} %".replace(".", ",") for p in best.tolist()]
+
+
+def test_loads_translates_and_switches_a_head_off(visit: Visit, folders: dict[str, Path]) -> None:
+    page, folder, text = visit.page, folders["small-en-it"], "The door was open and the house was empty."
+    page.goto(f"file://{folder / 'index.html'}")
+    translate(page, text)
+    expect(page.get_by_text("Con una rete a consumo")).to_have_count(int(page.evaluate("innerWidth < 500")))
+    page.get_by_role("button", name="No, grazie").click()
+    expect(page.get_by_role("button", name="Carica il modello")).to_have_count(0)
+    translate(page, text)
+    page.get_by_role("button", name="Carica il modello (circa 8 MB)").click()
+    expect(page.get_by_role("status")).to_contain_text("qui nel tuo browser")
+    expected = greedy_text(folder, "small-en-it", text)
+    expect(page.locator(".traduzione")).to_have_text(expected)
+    page.get_by_role("button", name="spegni la testa 1").click()
+    expect(page.get_by_role("status")).to_contain_text(f"Con tutte le teste accese: «{expected}»")
+    model, tokenizer = load_web(folder), load_pretrained("small-en-it")[1]
+    [ids] = tokenizer.encode([text])
+    with without_heads(model, [Head("cross", 2, 0)]):
+        changed = tokenizer.decode([beam_search(model, torch.tensor([[*ids, EOS]]), beam=1)[0][0].ids])[0]
+    expect(page.locator(".traduzione")).to_have_text(changed)
+    address = page.url
+    page.get_by_role("button", name="Riaccendi tutte le teste").click()
+    expect(page.locator(".traduzione")).to_have_text(expected)
+    page.goto("about:blank")
+    page.goto(address)  # un'altra visita: la frase c'è, la testa è spenta, il modello si carica se si vuole
+    expect(page.get_by_label("Una frase in inglese")).to_have_value(text)
+    page.get_by_role("button", name="Carica il modello").click()
+    expect(page.locator(".traduzione")).to_have_text(changed)
+    expect(page.get_by_role("button", name="spegni la testa 1")).to_have_attribute("aria-pressed", "true")
+
+
+def test_link_to_a_ready_sentence(visit: Visit, folders: dict[str, Path]) -> None:
+    page = visit.page
+    page.goto(f"file://{folders['mini'] / 'index.html'}")
+    page.get_by_role("button", name=SENTENCES[2]).click()
+    english(page).nth(4).click()
+    page.get_by_role("button", name="testa 3", exact=True).click()
+    table, address = page.locator("table").inner_text(), page.url
+    page.goto("about:blank")
+    page.goto(address)
+    assert page.locator("table").inner_text() == table
+    expect(page.get_by_role("button", name="testa 3", exact=True)).to_have_attribute("aria-pressed", "true")
+    page.goto("about:blank")
+    page.goto(
+        re.sub(r"#.*", "#traduttore?frase=<b>x</b>&guarda=constructor&strato=99&testa=-1&pezzo=x&spente=..", address)
+    )
+    expect(page.get_by_role("button", name="Carica il modello")).to_be_visible()
+
+
+def test_bad_sentences_and_missing_weights(visit: Visit, folders: dict[str, Path], tmp_path: Path) -> None:
+    page, folder = visit.page, shutil.copytree(folders["mini"], tmp_path / "mini")
+    page.goto(f"file://{folder / 'index.html'}")
+    translate(page, "   ")
+    expect(page.get_by_role("status")).to_contain_text("Scrivi una frase")
+    translate(page, "The cat.")
+    shutil.copy(folders["small-en-it"] / "pesi-0.js", folder)
+    page.get_by_role("button", name="Carica il modello").click()
+    expect(page.get_by_role("status")).to_contain_text("è di un altro modello")
+    shutil.copy(folders["mini"] / "pesi-0.js", folder)
+    translate(page, "The cat " * 60)
+    page.get_by_role("button", name="Carica il modello").click()
+    expect(page.get_by_role("status")).to_contain_text("il modello ne legge al più 64")
+
+
+def test_accessible_and_within_the_screen(visit: Visit, folders: dict[str, Path]) -> None:
+    page = visit.page
+    page.goto(f"file://{folders['small-en-it'] / 'index.html'}")
+    rectangles = "bs => bs.filter(b => b.checkVisibility()).map(b => b.getBoundingClientRect())"
+    for _ in range(2):  # prima con una frase pronta, poi con l'offerta di caricare il modello
+        assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+        results = Axe().run(page, options={"resultTypes": ["violations"]})
+        findings = [f for f in results.response["violations"] if f["impact"] in ("serious", "critical")]
+        assert not [(f["id"], node["html"]) for f in findings for node in f["nodes"]]
+        targets = page.locator("[data-vivo] button, [data-vivo] fieldset span").evaluate_all(rectangles)
+        assert len(targets) > 40 and min(min(t["width"], t["height"]) for t in targets) > 43.9
+        translate(page, "Good morning.")
+        expect(page.get_by_role("button", name="Carica il modello")).to_be_focused()
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")  # «No, grazie»
+    expect(page.get_by_label("Una frase in inglese")).to_be_focused()
+    italian(page).nth(2).focus()
+    page.keyboard.press("Enter")
+    expect(italian(page).nth(2)).to_be_focused()
+
+
+def test_served_asks_only_its_own_server(browser: Browser, folders: dict[str, Path]) -> None:
+    class Quiet(SimpleHTTPRequestHandler):
+        def log_message(self, format: str, *args: object) -> None: ...
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folders["mini"])))
+    Thread(target=server.serve_forever, daemon=True).start()
+    address, requests = f"http://127.0.0.1:{server.server_port}/", list[str]()
+    page = browser.new_page()
+    page.on("request", lambda request: requests.append(request.url))
+    page.goto(address + "index.html")
+    text = generate(1, held_out=True)[0].en
+    translate(page, text)
+    page.get_by_role("button", name="Carica il modello").click()
+    expect(page.locator(".traduzione")).to_have_text(greedy_text(folders["mini"], "mini", text))
+    page.close()
+    server.shutdown()
+    asked = [request.removeprefix(address).partition("?")[0] for request in requests if "favicon" not in request]
+    assert asked == ["index.html", "modello.js", "pesi-0.js"]
+
+
+def test_two_boxes_in_a_page(visit: Visit, tmp_path: Path) -> None:
+    one, two = (live_model("mini", [text], anchor=anchor).html for anchor, text in zip("ab", SENTENCES, strict=False))
+    (tmp_path / "due.html").write_text(
+        f"<!doctype html><html lang=it><meta charset=utf-8><title>due</title><main>{one}{two}</main>", "utf-8"
+    )
+    visit.page.goto(f"file://{tmp_path / 'due.html'}")
+    translations = visit.page.locator(".traduzione").all_text_contents()
+    assert len(set(translations)) == 2
