@@ -6,7 +6,7 @@
 __all__ = ['concatenated_order', 'reorder', 'start_from_zero', 'marian_name', 'marian_tensors', 'marian_config',
            'marian_vocabulary', 'export_marian']
 
-# %% ../book/18_marian.ipynb #27174603
+# %% ../book/18_marian.ipynb #3d06c455
 import json
 import math
 import os

@@ -6,7 +6,7 @@
 __all__ = ['SENTENCES', 'SWAP', 'CANDIDATES', 'quantize_rows', 'in_bytes', 'export_web', 'load_web', 'ready_answer', 'LiveModel',
            'live_model']
 
-# %% ../book/88_nel_browser.ipynb #601b4236
+# %% ../book/88_nel_browser.ipynb #a73b099c
 import base64
 import hashlib
 import json

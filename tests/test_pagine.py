@@ -157,6 +157,18 @@ def test_index_leads_to_sections() -> None:
     assert not [f"{page}#{anchor}" for page, anchor in places if anchor and f'id="{anchor}"' not in html[page]]
 
 
+def test_map_says_where_we_are() -> None:
+    "La mappa del modello è nell'introduzione e nei capitoli 1–9, che vi accendono le proprie caselle."
+    maps = {
+        name: (HTML / name).read_text("utf-8").partition('class="mappa')[2].partition("</svg>")[0] for name in PAGES
+    }
+    chapters = {name for name in PAGES if re.match(r"0[1-9]_", name)}
+    assert len(chapters) == 9 and {name for name, drawing in maps.items() if drawing} == chapters | {"intro.html"}
+    lit = {name: re.findall(r'href="([^"]*)"[^>]*aria-current="page"', drawing) for name, drawing in maps.items()}
+    assert {name for name, links in lit.items() if links} == chapters
+    assert all(drawing.count(' qui"') >= len(lit[name]) > 0 for name, drawing in maps.items() if name in chapters)
+
+
 def test_attention_view(visit: Visit) -> None:
     "Il visore vive nella pagina: ogni vista pesa al più 300 kB, risponde, segue il tema e non esce dallo schermo."
     page = visit.page
