@@ -18,10 +18,13 @@ test: libro
 quaderni: .venv/pronto
 	$(BIN)/python tools/quaderni.py esegui
 
-# Base dall'inglese all'italiano: vuole una GPU e i dati. make base DATI=cartella [PASSI=30000]
+# Base dall'inglese all'italiano: vuole una GPU e i dati, puliti da tools/dati.py. make base DATI=cartella [PASSI=30000]
 PASSI = 30000
+QUOTIDIANO = tatoeba tatoeba_pivot cocoa_mt_train storybooks_asp shattered_pixel_dungeon fish_fillets tuxemon zelda_solarus_dx \
+	a_dark_room renpy_tutorial po_wesnoth
+PROGRAMMI = ddtp po_apps libreoffice_ui libreoffice_help po_edu_science mediawiki_i18n po_games inaturalist installation_guide
 BASE = annotated train --data $(DATI) --config base --vocab-size 16000 --max-tokens 25000 --max-steps $(PASSI) \
-	--repeat tatoeba=10 --repeat po_wesnoth=4 --repeat cocoa_mt_train=10 --compile --resume --out runs/base-en-it
+	$(QUOTIDIANO:%=--repeat %=10) $(PROGRAMMI:%=--repeat %=0.5) --compile --resume --out runs/base-en-it
 base: .venv/pronto
 	$(BIN)/$(BASE)
 	$(BIN)/python tools/pubblica.py runs/base-en-it base-en-it --data $(DATI) --command "$(BASE)"

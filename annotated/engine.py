@@ -20,15 +20,16 @@ from .common import PAD, AnnotatedError
 from .data import Batch
 from .transformer import Transformer
 
-# %% ../book/14_passo.ipynb #5293f49e
+# %% ../book/14_passo.ipynb #1d6ad49f
 class _VocabularyLoss(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, weight: Tensor, targets: Tensor, smoothing: float, rows: int, scale: float | Tensor
     ) -> Tensor:
         V, loss, grad_weight = weight.size(0), torch.zeros((), device=x.device), torch.zeros_like(weight)
-        if torch.is_autocast_enabled(x.device.type):  # la matrice si converte una volta, non a ogni boccone
-            x, weight = (tensor.to(torch.get_autocast_dtype(x.device.type)) for tensor in (x, weight))
+        kind = x.device.type
+        if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
+            x, weight = (tensor.to(torch.get_autocast_dtype(kind)) for tensor in (x, weight))  # una volta, non a ogni boccone
         grad_x = torch.empty_like(x)
         for piece, target, slot in zip(x.split(rows), targets.split(rows), grad_x.split(rows), strict=True):
             real, target = (target != PAD)[:, None], target[:, None]

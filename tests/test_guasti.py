@@ -28,7 +28,7 @@ from annotated.data import Corpus, Pair, encode_pairs, pad
 from annotated.decoding import beam_search
 from annotated.study.efficient import fixed_mask, local_mask, strided_mask
 from annotated.study.microlingua import generate
-from annotated.tokenizer import Tokenizer, sample
+from annotated.tokenizer import Tokenizer, reservoir_sample
 from annotated.training import LOG_EVERY, TrainingConfig, batch_stream, train, validation_loss
 
 SHAPE = {"d_model": 32, "d_ff": 64, "h": 2, "N": 1, "max_len": 64}
@@ -73,8 +73,12 @@ def test_two_processes_learn_the_same_vocabulary() -> None:
 
 def test_the_sample_is_seeded_and_fair() -> None:
     numbers = [str(i) for i in range(100)]
-    assert sample(numbers, 10, seed=1) == sample(iter(numbers), 10, seed=1) != sample(numbers, 10, seed=2)
-    counts = np.bincount([int(n) for seed in range(1_000) for n in sample(numbers, 10, seed)], minlength=100)
+    assert (
+        reservoir_sample(numbers, 10, seed=1)
+        == reservoir_sample(iter(numbers), 10, seed=1)
+        != reservoir_sample(numbers, 10, seed=2)
+    )
+    counts = np.bincount([int(n) for seed in range(1_000) for n in reservoir_sample(numbers, 10, seed)], minlength=100)
     assert counts.sum() == 10_000 and abs(counts - 100).max() < 45  # quattro scarti e mezzo
 
 

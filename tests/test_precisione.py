@@ -10,7 +10,7 @@ from torch.amp import GradScaler
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from annotated import AnnotatedError, Config, Transformer, cli
-from annotated.data import Corpus, Pair, encode_pairs
+from annotated.data import Batch, Corpus, Pair, encode_pairs
 from annotated.engine import Objective, new_scaler, train_step, vocabulary_loss
 from annotated.optim import make_optimizer
 from annotated.study.microlingua import generate
@@ -114,6 +114,15 @@ def test_a_step_never_waits_for_the_device(setting: Setting, precision: str) -> 
         train_step(objective, optimizer, batch, 1e-3, parts=2, precision=precision, scaler=scaler)
         with pytest.raises(AssertionError, match="aspetta la scheda"):
             batch.src.sum().item()
+
+
+def test_a_step_stays_on_its_device(setting: Setting) -> None:
+    "Su «meta», dove un tensore non ha numeri, mescolare i dispositivi è un errore."
+    tokenizer, corpus, _ = setting
+    batch = Batch(*(x.to("meta") for x in corpus.batch(range(8))))  # type: ignore[arg-type]
+    model = Transformer(Config(tokenizer.vocab_size, **SHAPE)).to("meta")
+    loss = train_step(Objective(model, 0.1), torch.optim.SGD(model.parameters()), batch, 1e-3, parts=2)
+    assert loss.device.type == "meta"
 
 
 def test_batches_reach_the_device_in_order(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
