@@ -9,6 +9,7 @@ const KINDS = {
   cross: { name: "l'italiano guarda l'inglese", looks: "scrive" },
   decoder: { name: "l'italiano guarda ciò che ha già scritto", looks: "scrive" },
 };
+const START = "\u003cs>"; // il pezzo d'inizio; scritto così non sembra un elemento della pagina
 const NAMES = { encoder: "encoder", cross: "incrociata", decoder: "decoder" };
 
 // Un elemento con attributi, ascoltatori e figli. I testi entrano come testo: un pezzo «<b>» resta «<b>».
@@ -124,7 +125,9 @@ function mount(host, css, data) {
     if (ids.length > max) return say(`La frase ha ${ids.length} pezzi: il modello ne legge al più ${max}. Accorciala.`);
     say("Traduco…");
     await pause();
-    if (state.off.size) plain = live.tokenizer.decode(withAllHeads(() => live.model.greedy(ids)));
+    live.model.off = new Set();
+    if (state.off.size) plain = live.tokenizer.decode(live.model.greedy(ids));
+    live.model.off = state.off;
     const started = performance.now(), chosen = state.picked.written;
     const next = liveResult(live, text, ids);
     while (next.advance()) { // mentre scrive si guarda l'ultimo pezzo, poi si torna a quello scelto
@@ -135,11 +138,6 @@ function mount(host, css, data) {
     }
     state.picked.written = chosen;
     finish(next, `${next.written.length} pezzi in ${decimal((performance.now() - started) / 1000, 1)} secondi, qui nel tuo browser.`);
-  }
-
-  function withAllHeads(f) {
-    live.model.off = new Set();
-    try { return f(); } finally { live.model.off = state.off; }
   }
 
   function finish(next, message = "") {
@@ -179,7 +177,6 @@ function mount(host, css, data) {
     loading = true;
     try {
       live = await loadModel(data.url, (done, total) => { bar.value = done / total; text.textContent = percent(done / total); });
-      live.model.off = state.off;
       loading = false;
       translate();
     } catch (error) {
@@ -193,7 +190,7 @@ function mount(host, css, data) {
 
   // -------- mostrare
   const sides = { encoder: ["source", "source"], cross: ["written", "source"], decoder: ["written", "known"] };
-  const pieces = (side) => (side === "known" ? ["<s>", ...result.written.slice(0, -1)] : result[side]);
+  const pieces = (side) => (side === "known" ? [START, ...result.written.slice(0, -1)] : result[side]);
 
   function show(next) {
     const focused = shadow.activeElement?.dataset.chiave; // si ridisegna tutto: il fuoco torna dov'era
@@ -266,7 +263,8 @@ function mount(host, css, data) {
         html("button", { type: "button", class: "spegni", "aria-pressed": String(off), "data-chiave": `spegni${h}`, "aria-label": `spegni la testa ${h + 1}`,
           click: () => toggle(`${kind}.${layer}.${h}`) }, off ? "spenta" : "spegni"));
     });
-    const body = pieces(seen).slice(0, table[0].length).map((piece, i) => html("tr", {}, html("th", { scope: "row" }, label(piece)),
+    const seenPieces = kind === "decoder" ? pieces(seen).slice(0, query() + 1) : pieces(seen); // il futuro non si guarda
+    const body = seenPieces.map((piece, i) => html("tr", {}, html("th", { scope: "row" }, label(piece)),
       ...table.map((w, h) => html("td", { style: `--peso: ${percent(w[i]).replace(" ", "")}`, "data-scelta": h === head }, w[i] >= 0.005 ? percent(w[i]) : ""))));
     const caption = `Mentre ${KINDS[kind].looks} «${label(pieces(asks)[query()])}», dove guarda ogni testa dello strato ${layer + 1}`;
     return html("section", {},
@@ -312,7 +310,6 @@ function mount(host, css, data) {
     state.head = count("testa", data.heads[state.kind]);
     state.picked[sides[state.kind][0]] = count("pezzo", Infinity);
     state.off = new Set((fields.get("spente") ?? "").split("_").filter((name) => /^(encoder|decoder|cross)\.\d+\.\d+$/.test(name)));
-    if (live) live.model.off = state.off;
     box.value = asked = (fields.get("frase") ?? "").trim();
     return true;
   }

@@ -27,7 +27,7 @@ const ORDINARY = new RegExp(`[^${REMOVED.source.slice(1, -1)}${BLANK.source.slic
 class Tokenizer {
   constructor(pieces) {
     this.pieces = pieces; // (V,), nell'ordine in cui l'addestramento li ha trovati: dal più frequente
-    this.ids = new Map(pieces.map((piece, id) => [piece, id]).slice(EOS + 1)); // «<s>» nel testo non è un pezzo speciale
+    this.ids = new Map(pieces.map((piece, id) => [piece, id]).slice(EOS + 1)); // il testo non può nominare un pezzo speciale
   }
 
   // Da una frase agli indici dei suoi pezzi, EOS compreso.
