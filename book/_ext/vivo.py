@@ -1,14 +1,26 @@
-"""Estensione Sphinx: mette accanto alle pagine i pesi dei modelli che vi traducono (`annotated.web.live_model`)."""
+"""Estensione Sphinx: la direttiva `{vivo} MODELLO` mette in una pagina un modello che traduce (`annotated.web.live_model`).
+
+Accanto alle pagine che ne contengono uno, comunque ci sia arrivato, scrive i pesi da caricare.
+"""
 
 import re
 from pathlib import Path
 from typing import Any
 
+from docutils import nodes
+from docutils.parsers.rst import Directive
 from sphinx.application import Sphinx
 
-from annotated.web import export_web
+from annotated.web import export_web, live_model
 
 MODEL = re.compile(r'<div [^>]*data-modello="([\w-]+)"')
+
+
+class Vivo(Directive):
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        return [nodes.raw("", live_model(self.arguments[0]).html, format="html")]
 
 
 def write_models(app: Sphinx, error: Exception | None) -> None:
@@ -20,5 +32,6 @@ def write_models(app: Sphinx, error: Exception | None) -> None:
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
+    app.add_directive("vivo", Vivo)
     app.connect("build-finished", write_models)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
