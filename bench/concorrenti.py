@@ -201,16 +201,12 @@ def joeynmt(device: str) -> Contender:
     return Contender(model, trainable(model, logits), translate)
 
 
-def opennmt_py(device: str) -> Contender:
-    "OpenNMT-py, costruito dai suoi moduli. È Pre-LN: non conosce Post-LN."
-    import pyonmttok
-    from onmt.constants import DefaultTokens
+def _opennmt_model(device: str) -> tuple[nn.Module, nn.Module, nn.Module]:  # il modello, l'encoder, il decoder
     from onmt.decoders.transformer import TransformerDecoder
     from onmt.encoders.transformer import TransformerEncoder
     from onmt.models.model import NMTModel
     from onmt.modules import Embeddings
     from onmt.modules.position_ffn import PositionwiseFeedForward
-    from onmt.translate import GNMTGlobalScorer, Translator
 
     c = CONFIG
     embeddings = [Embeddings(c.d_model, c.vocab_size, PAD, position_encoding=True, dropout=c.dropout) for _ in range(2)]
@@ -228,8 +224,18 @@ def opennmt_py(device: str) -> Contender:
     for module in model.modules():  # solo il dropout che hanno anche gli altri
         if isinstance(module, PositionwiseFeedForward):
             module.dropout_1.p = 0.0
+    return model, encoder, decoder
+
+
+def opennmt_py(device: str) -> Contender:
+    "OpenNMT-py, costruito dai suoi moduli. È Pre-LN: non conosce Post-LN."
+    import pyonmttok
+    from onmt.constants import DefaultTokens
+    from onmt.translate import GNMTGlobalScorer, Translator
+
+    model, encoder, decoder = _opennmt_model(device)
     tokens = [getattr(DefaultTokens, name) for name in ("PAD", "UNK", "BOS", "EOS")]
-    vocabulary = pyonmttok.build_vocab_from_tokens([*tokens, *(str(i) for i in range(EOS + 1, c.vocab_size))])
+    vocabulary = pyonmttok.build_vocab_from_tokens([*tokens, *(str(i) for i in range(EOS + 1, CONFIG.vocab_size))])
     vocabularies = {"src": vocabulary, "tgt": vocabulary, "decoder_start_token": DefaultTokens.BOS}
 
     def logits(batch: Batch) -> Tensor:

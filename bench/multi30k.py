@@ -51,7 +51,7 @@ def validation(run: Path) -> list[tuple[float, float]]:
     return [(row["step"], row["valid_loss"]) for row in read_log(run) if "valid_loss" in row]
 
 
-def main() -> None:
+def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path)
     parser.add_argument("--data", type=Path, required=True)
@@ -59,8 +59,11 @@ def main() -> None:
     parser.add_argument("--minutes", type=int)
     parser.add_argument("--command", default="annotated train")
     parser.add_argument("--other", nargs=2, action="append", default=[], metavar=("NOME", "RUN"), help="altre curve")
-    args = parser.parse_args()
+    return parser.parse_args()
 
+
+def main() -> None:
+    args = arguments()
     test = args.data / "test-2016-flickr.tsv"
     pairs = list(read_pairs(test))
     sources, references = [pair.source for pair in pairs], [pair.target for pair in pairs]

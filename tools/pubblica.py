@@ -31,6 +31,7 @@ BEAM, ALPHA = 4, 0.6  # Vaswani 2017, §6.1
 FILES = {
     "valid.tsv": "validazione: le stesse fonti dell'addestramento",
     "dev-newssyscomb2009.tsv": "sviluppo: notizie, WMT 2009",
+    "dev-quotidiano.tsv": "sviluppo: frasi di ogni giorno, Tatoeba",
     "test-newstest2009.tsv": "prova: notizie, WMT 2009",
     "test-tatoeba.tsv": "prova: frasi di ogni giorno, Tatoeba 2020-07-28",
 }
@@ -40,6 +41,7 @@ EXAMPLES = [
     "Good morning, how are you?",
     "The committee has approved the report.",
     "I would like a cup of coffee, please.",
+    "The dog is sleeping on my bed.",
 ]
 CARD = Path(__file__).with_name("scheda.md")
 
@@ -93,7 +95,7 @@ def card(name: str, metrics: dict[str, Any], model: Transformer) -> str:
     )
 
 
-def main() -> None:
+def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path, help="la cartella dell'addestramento")
     parser.add_argument("name", help="il nome con cui pubblicarlo")
@@ -103,10 +105,13 @@ def main() -> None:
     parser.add_argument("--minutes", type=int, help="predefinito: dal diario")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    args = parser.parse_args()
+    return parser.parse_args()
 
-    model, tokenizer = load_pretrained(str(args.run), args.device)
-    log = [json.loads(line) for line in (args.run / "log.jsonl").read_text("utf-8").splitlines()]
+
+def best_average(
+    args: argparse.Namespace, model: Transformer, tokenizer: Tokenizer
+) -> tuple[Transformer, dict[str, Any], list[dict[str, Any]]]:  # il modello da pubblicare, la sua riga, tutte le righe
+    "La media di checkpoint con la perdita più bassa; dell'ultimo e della media più lunga si misura anche il BLEU."
     means = list(averages(args.run, model, tokenizer, args.data / "valid.tsv"))
     best = min(means, key=lambda row: row["valid_loss"])
     for row in means:
@@ -115,30 +120,40 @@ def main() -> None:
             published = copy.deepcopy(model)
         elif row in (means[0], means[-1]):
             row |= measure(model.eval(), tokenizer, args.data / "valid.tsv")
+    return published, best, means
+
+
+def measures(args: argparse.Namespace, model: Transformer, tokenizer: Tokenizer) -> dict[str, Any]:
+    "Ciò che si sa dell'addestramento, e i punteggi di `model` su ogni insieme che c'è."
+    log = [json.loads(line) for line in (args.run / "log.jsonl").read_text("utf-8").splitlines()]
+    return {
+        "command": args.command,
+        "hardware": args.hardware or this_machine(args.device),
+        "date": str(date.today()),
+        "commit": commit(),
+        "seed": args.seed,
+        "steps": log[-1]["step"],
+        "minutes": args.minutes or round(max(row.get("seconds", 0) for row in log) / 60),
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "data": {path.name: sha256(path) for path in find_data(args.data).train},
+        "beam": BEAM,
+        "alpha": ALPHA,
+        "scores": [measure(model, tokenizer, args.data / file) for file in FILES if (args.data / file).exists()],
+        "examples": list(zip(EXAMPLES, translate(model, tokenizer, EXAMPLES, BEAM, ALPHA), strict=True)),
+    }
+
+
+def main() -> None:
+    args = arguments()
+    model, tokenizer = load_pretrained(str(args.run), args.device)
+    published, best, means = best_average(args, model, tokenizer)
     out = MODELS / args.name
     with tempfile.TemporaryDirectory(dir=MODELS.parent) as folder:
         publish_model(folder, published, tokenizer)
         model, _ = load_pretrained(folder, args.device)
-        scores = [measure(model, tokenizer, args.data / file) for file in FILES]
-        best |= scores[0]
-        metrics = {
-            "command": args.command,
-            "hardware": args.hardware or this_machine(args.device),
-            "date": str(date.today()),
-            "commit": commit(),
-            "seed": args.seed,
-            "steps": log[-1]["step"],
-            "minutes": args.minutes or round(max(row.get("seconds", 0) for row in log) / 60),
-            "parameters": sum(p.numel() for p in model.parameters()),
-            "valid_loss": best["valid_loss"],
-            "checkpoints": best["checkpoints"],
-            "data": {path.name: sha256(path) for path in find_data(args.data).train},
-            "beam": BEAM,
-            "alpha": ALPHA,
-            "averages": means,
-            "scores": scores,
-            "examples": list(zip(EXAMPLES, translate(model, tokenizer, EXAMPLES, BEAM, ALPHA), strict=True)),
-        }
+        metrics = measures(args, model, tokenizer)
+        best |= metrics["scores"][0]
+        metrics |= {"valid_loss": best["valid_loss"], "checkpoints": best["checkpoints"], "averages": means}
         for name, text in (
             ("metrics.json", json.dumps(metrics, indent=2, ensure_ascii=False) + "\n"),
             ("log.jsonl", (args.run / "log.jsonl").read_text("utf-8")),

@@ -18,15 +18,50 @@ import torch
 from provenienza import commit, processor, sha256
 
 from annotated.common import atomic_write
-from annotated.data import encode_pairs, read_pairs
+from annotated.data import Pair, encode_pairs, read_pairs
 from annotated.decoding import translate
 from annotated.pretrained import MODELS, load_pretrained
 from annotated.study.coreference import agreement, read_probes
 from annotated.study.heads import Head, ablation, all_heads, bleu_statistics, without_heads
+from annotated.tokenizer import Tokenizer
+from annotated.transformer import Transformer
 
 DATA = Path(__file__).resolve().parent.parent / "book" / "dati"
 DRAWS = 5  # sorteggi delle teste da tenere
 FRACTIONS = (0, 1 / 16, 1 / 8, 1 / 4, 3 / 8, 1 / 2, 5 / 8, 3 / 4, 7 / 8, 1)  # quante teste tenere, in parte del totale
+
+
+def agreements(model: Transformer, tokenizer: Tokenizer, heads: list[Head]) -> np.ndarray:  # (1 + teste, frasi)
+    "L'accordo sulle coppie minime: intero, poi senza ciascuna testa."
+    probes, margins = read_probes(), []
+    for off in ([], *([head] for head in heads)):
+        with without_heads(model, off):
+            margins.append(agreement(model, tokenizer, probes).numpy())
+    return np.stack(margins).astype(np.float32)
+
+
+def statistics(model: Transformer, tokenizer: Tokenizer, pairs: list[Pair], groups: list[list[Head]]) -> np.ndarray:
+    "I conteggi da cui viene il BLEU di ogni frase, senza le teste di ciascun gruppo."
+    sources, references = [pair.source for pair in pairs], [pair.target for pair in pairs]
+    rows = []
+    for off in groups:
+        with without_heads(model, off):
+            rows.append(bleu_statistics(translate(model, tokenizer, sources, beam=1), references))
+    return np.stack(rows).astype(np.uint16)
+
+
+def provenance(name: str, device: str, seconds: float) -> dict[str, Any]:
+    return {
+        "command": f"python tools/teste.py --model {name}",
+        "commit": commit(),
+        "model": name,
+        "weights": sha256(MODELS / name / "model.safetensors"),
+        "sentences": sha256(DATA / "teste.tsv.xz"),
+        "date": date.today().isoformat(),
+        "machine": torch.cuda.get_device_name() if device == "cuda" else processor(),
+        "torch": torch.__version__,
+        "seconds": round(seconds),
+    }
 
 
 def main(name: str, device: str) -> None:
@@ -47,43 +82,23 @@ def main(name: str, device: str) -> None:
     curve = ablation(model, second, dropped).reshape(len(kept), 1 + DRAWS, -1)  # (k, 1 + sorteggi, frasi)
     print(f"curva per {len(kept)} valori di k: {time.perf_counter() - started:.0f} s", file=sys.stderr)
 
-    probes, margins = read_probes(), []
-    for off in ([], *([head] for head in heads)):
-        with without_heads(model, off):
-            margins.append(agreement(model, tokenizer, probes).numpy())  # (frasi,)
+    margins = agreements(model, tokenizer, heads)
     print(f"accordo: {time.perf_counter() - started:.0f} s", file=sys.stderr)
 
     groups: list[tuple[str, list[Head]]] = [("nessuna", [])]
     groups += [(f"senza {heads[i]}", [heads[i]]) for i in (*ranked[:4], ranked[-1])]
     groups += [(f"le {k} migliori", [heads[i] for i in ranked[k:]]) for k in kept if 0 < k < len(heads)]
-    statistics = []
-    for _, off in groups:
-        with without_heads(model, off):
-            written = translate(model, tokenizer, [pair.source for pair in pairs[half:]], beam=1)
-        statistics.append(bleu_statistics(written, [pair.target for pair in pairs[half:]]))
-    provenance: dict[str, Any] = {
-        "command": f"python tools/teste.py --model {name}",
-        "commit": commit(),
-        "model": name,
-        "weights": sha256(MODELS / name / "model.safetensors"),
-        "sentences": sha256(DATA / "teste.tsv.xz"),
-        "date": date.today().isoformat(),
-        "machine": torch.cuda.get_device_name() if device == "cuda" else processor(),
-        "torch": torch.__version__,
-        "seconds": round(time.perf_counter() - started),
-        "heads": heads,
-        "kept": kept,
-        "bleu": [label for label, _ in groups],
+    counts = statistics(model, tokenizer, pairs[half:], [off for _, off in groups])
+    facts = provenance(name, device, time.perf_counter() - started)
+    facts |= {"heads": heads, "kept": kept, "bleu": [label for label, _ in groups]}
+    arrays = {
+        "effects": effects.astype(np.float16),
+        "curve": curve.astype(np.float16),
+        "agreement": margins,
+        "bleu": counts,
     }
     with atomic_write(DATA / "teste.npz") as file:
-        np.savez_compressed(
-            file,
-            provenance=np.array(json.dumps(provenance, ensure_ascii=False)),
-            effects=effects.astype(np.float16),
-            curve=curve.astype(np.float16),
-            agreement=np.stack(margins).astype(np.float32),
-            bleu=np.stack(statistics).astype(np.uint16),
-        )
+        np.savez_compressed(file, provenance=np.array(json.dumps(facts, ensure_ascii=False)), **arrays)
     print(f"scritto {DATA / 'teste.npz'}: {time.perf_counter() - started:.0f} s", file=sys.stderr)
 
 

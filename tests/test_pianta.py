@@ -1,0 +1,55 @@
+"""La pianta del progetto: funzioni corte, il nucleo che non guarda gli studi, addestrare senza disegnare."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+CODE = [p for folder in ("annotated", "tools", "bench", "book/_ext") for p in sorted((ROOT / folder).rglob("*.py"))]
+WRITTEN = [path for path in CODE if path.name != "_modidx.py"]  # questo lo scrive nbdev
+USES_STUDIES = {"cli": {"microlingua", "viewer"}, "web": {"viewer"}}  # chi del nucleo ne ha bisogno, e di che cosa
+
+
+def functions(path: Path) -> list[tuple[str, int]]:
+    tree = ast.parse(path.read_text("utf-8"))
+    return [
+        (node.name, (node.end_lineno or 0) - node.lineno + 1)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef)
+    ]
+
+
+def test_no_function_is_longer_than_forty_lines() -> None:
+    found = [(path.name, name, lines) for path in WRITTEN for name, lines in functions(path)]
+    assert len(found) > 300
+    assert not [row for row in found if row[2] > 40]
+
+
+def imported(path: Path) -> set[str]:
+    "I moduli del pacchetto che `path` importa, come `data` o `study.viewer`."
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.ImportFrom) and (node.level or (node.module or "").startswith("annotated.")):
+            names.add((node.module or "").removeprefix("annotated."))
+    return names
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "annotated").glob("[!_]*.py")), ids=lambda path: path.stem)
+def test_the_core_does_not_need_the_studies(path: Path) -> None:
+    studies = {name.removeprefix("study.") for name in imported(path) if name.startswith("study")}
+    assert studies <= USES_STUDIES.get(path.stem, set())
+
+
+def test_training_needs_no_drawing() -> None:
+    "Per addestrare e tradurre bastano torch, numpy, sentencepiece, safetensors, filelock e tqdm."
+    seen, waiting = set(), ["training", "decoding", "pretrained"]
+    while waiting:
+        name = waiting.pop()
+        if name not in seen and (path := ROOT / "annotated" / f"{name}.py").exists():
+            seen.add(name)
+            waiting += imported(path)
+    text = "".join((ROOT / "annotated" / f"{name}.py").read_text("utf-8") for name in seen)
+    assert {"engine", "data", "tokenizer"} < seen
+    assert not re.findall(r"^(?:import|from) (matplotlib|altair|sacrebleu|datasets|transformers)\b", text, re.MULTILINE)
