@@ -1,4 +1,4 @@
-"""Estensione Sphinx: la direttiva `{vivo} MODELLO` mette nella pagina un modello che traduce (`annotated.web.live_model`).
+"""Estensione Sphinx: la direttiva `{vivo} MODELLO` mette nella pagina un modello che traduce (`web.live_model`).
 
 Accanto alle pagine che ne contengono uno, comunque ci sia arrivato, scrive i pesi da caricare.
 """
