@@ -312,6 +312,8 @@ try:
     _check_agreement("vocabolario", 1000 + dist.get_rank())
 except Exception as error:
     print(type(error).__name__, error, flush=True)
+dist.barrier()  # nessuno se ne va mentre l'altro risponde ancora
+dist.destroy_process_group()
 """
 
 
