@@ -508,6 +508,7 @@ def test_many_views_in_one_page(visit: Visit, tmp_path: Path) -> None:
         }""",
         attention_view(maps(seed=8)).html,
     )
+    page.locator("iframe").scroll_into_view_if_needed()  # Chromium non disegna un iframe isolato finché è fuori vista
     page.frame_locator("iframe").locator(".disegno svg").wait_for(state="attached")
     page.locator("#lab .disegno svg").wait_for()
     assert page.locator(".disegno svg").count() == 4
