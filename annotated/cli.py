@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['PRETRAINED', 'RECIPES', 'Recipe', 'make_parser', 'main']
 
-# %% ../book/90_riga_di_comando.ipynb #59576a2d
+# %% ../book/90_riga_di_comando.ipynb #762a97b3
 import argparse
 import json
 import math
@@ -37,7 +37,8 @@ from .marian import export_marian
 from .study.microlingua import generate
 from .tokenizer import Tokenizer
 from .pretrained import load_pretrained
-from .training import TrainingConfig, check_folder, load_model, publish_model, reserved, train
+from .checkpoint import load_model, publish_model
+from .training import TrainingConfig, check_folder, reserved, train
 from .transformer import PRESETS, Config, Transformer
 
 # %% ../book/90_riga_di_comando.ipynb #ede08f54

@@ -21,11 +21,12 @@ import torch
 from provenienza import commit, processor, sha256
 
 from annotated import Transformer, evaluate, load_pretrained, translate
+from annotated.checkpoint import publish_model
 from annotated.common import atomic_write
 from annotated.data import encode_pairs, find_data, read_pairs
 from annotated.pretrained import MODELS
 from annotated.tokenizer import Tokenizer
-from annotated.training import mean_weights, publish_model, validation_loss
+from annotated.training import mean_weights, validation_loss
 
 BEAM, ALPHA = 4, 0.6  # Vaswani 2017, §6.1
 FILES = {
