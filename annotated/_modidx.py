@@ -71,6 +71,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                   'annotated.common._remove_orphans': ('dentro_il_pacchetto.html#_remove_orphans', 'annotated/common.py'),
                                   'annotated.common._replacing': ('dentro_il_pacchetto.html#_replacing', 'annotated/common.py'),
                                   'annotated.common.atomic_write': ('dentro_il_pacchetto.html#atomic_write', 'annotated/common.py'),
+                                  'annotated.common.number': ('dentro_il_pacchetto.html#number', 'annotated/common.py'),
                                   'annotated.common.one_line': ('dentro_il_pacchetto.html#one_line', 'annotated/common.py'),
                                   'annotated.common.open_input': ('dentro_il_pacchetto.html#open_input', 'annotated/common.py'),
                                   'annotated.common.reason': ('dentro_il_pacchetto.html#reason', 'annotated/common.py')},

@@ -24,8 +24,9 @@ from .common import AnnotatedError, atomic_write, open_input
 from .tokenizer import Tokenizer
 from .transformer import Config, Transformer
 
-# %% ../book/81_salvare.ipynb #c99f6a84
+# %% ../book/81_salvare.ipynb #a62416a0
 def save_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, Any]) -> None:
+    "Scrive i tensori in un file safetensors, per intero o per niente; i metadati come JSON."
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     with atomic_write(path) as file:
         file.write(safetensors.torch.save(tensors, {key: json.dumps(value) for key, value in metadata.items()}))
@@ -43,7 +44,7 @@ def save_model(folder: str | Path, model: Transformer, tokenizer: Tokenizer) -> 
     _save_description(folder, model, tokenizer)
     save_tensors(folder / "model.safetensors", model.state_dict(), {"vocabulary": tokenizer.fingerprint})
 
-# %% ../book/81_salvare.ipynb #a97b7579
+# %% ../book/81_salvare.ipynb #d6ae532c
 @contextmanager
 def _opened(path: Path, tokenizer: Tokenizer) -> Iterator[tuple[safe_open, dict[str, Any]]]:
     "Un file di tensori, di cui si è letta la sola intestazione, e i suoi metadati; `AnnotatedError` se è guasto."
@@ -58,6 +59,7 @@ def _opened(path: Path, tokenizer: Tokenizer) -> Iterator[tuple[safe_open, dict[
 
 
 def load_tensors(path: Path, tokenizer: Tokenizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    "I tensori e i metadati scritti da `save_tensors`; `AnnotatedError` se il file è guasto o di un altro vocabolario."
     with _opened(path, tokenizer) as (file, metadata):
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     if not all(tensor.isfinite().all() for tensor in tensors.values()):
@@ -66,6 +68,7 @@ def load_tensors(path: Path, tokenizer: Tokenizer) -> tuple[dict[str, Tensor], d
 
 
 def restore(module: nn.Module, tensors: dict[str, Tensor], path: Path) -> None:
+    "Mette i tensori nel modulo; `AnnotatedError`, che nomina `path`, se non sono i suoi."
     try:
         module.load_state_dict(tensors)
     except RuntimeError as error:

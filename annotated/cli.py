@@ -27,7 +27,7 @@ import torch
 import torch.distributed as dist
 from filelock import FileLock
 
-from .common import AnnotatedError, atomic_write, one_line, open_input, reason
+from .common import AnnotatedError, atomic_write, number, one_line, open_input, reason
 from .corpora import CORPORA, download, prepare
 from .data import Corpus, Pair, check_sources, digest, decode_lines, encode_pairs, find_data, load_corpus, read_lines, read_pairs
 from .decoding import PRECISIONS, encode_sources, translate, with_precision
@@ -166,7 +166,7 @@ def _corpora(
         if not len(corpus):
             raise AnnotatedError(f"{args.data}: nessuna coppia di {name} entra in {max_len} pezzi. Dividi le frasi.")
         if corpus.skipped:
-            _say(f"{name}: scartate {corpus.skipped:,} coppie più lunghe di {max_len} pezzi")
+            _say(f"{name}: scartate {number(corpus.skipped)} coppie più lunghe di {max_len} pezzi")
     return tokenizer, training, validation
 
 # %% ../book/90_riga_di_comando.ipynb #698de3bc
@@ -289,7 +289,8 @@ def _train_in(folder: Path, device: torch.device, args: argparse.Namespace, conf
         _save_options(args, folder)
     model = _new_model(args, tokenizer, start)
     parameters, ready = sum(p.numel() for p in model.parameters()), time.perf_counter() - started
-    _say(f"{args.init or args.config}: {parameters:,} parametri, {len(training):,} coppie, {device}; pronto in {ready:.1f} s")
+    size = f"{number(parameters)} parametri, {number(len(training))} coppie"
+    _say(f"{args.init or args.config}: {size}, {device}; pronto in {number(ready, '.1f')} s")
     with _processes(device) as device:
         train(model.to(device), tokenizer, training, validation, config, folder, bool(args.resume))
 
@@ -299,7 +300,7 @@ def _measure_unseen(folder: Path, device: torch.device) -> None:
     unseen = _microlingua_pairs(500, held_out=True)
     hypotheses = translate(model, tokenizer, [pair.source for pair in unseen])
     scores = evaluate(hypotheses, [pair.target for pair in unseen])
-    _say(f"coppie di nomi mai viste insieme: {scores.exact:.1%} di frasi tradotte esattamente")
+    _say(f"coppie di nomi mai viste insieme: {number(scores.exact, '.1%')} di frasi tradotte esattamente")
 
 # %% ../book/90_riga_di_comando.ipynb #1e0d92c5
 def _usual(name: str) -> str:

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
+from .common import number
+
 # %% ../book/17_valutazione.ipynb #b71a29dd
 @dataclass(frozen=True)
 class Scores:
@@ -24,9 +26,9 @@ class Scores:
 
     def __str__(self) -> str:
         return (
-            f"BLEU  {self.bleu:.2f}   {self.bleu_signature}\n"
-            f"chrF  {self.chrf:.2f}   {self.chrf_signature}\n"
-            f"frasi identiche al riferimento: {self.exact:.1%}"
+            f"BLEU  {number(self.bleu, '.2f')}   {self.bleu_signature}\n"
+            f"chrF  {number(self.chrf, '.2f')}   {self.chrf_signature}\n"
+            f"frasi identiche al riferimento: {number(self.exact, '.1%')}"
         )
 
 # %% ../book/17_valutazione.ipynb #429b445e

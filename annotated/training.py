@@ -31,7 +31,7 @@ from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
 
 from .checkpoint import load_state, save_model, save_state, save_tensors
-from .common import AnnotatedError, atomic_write, reason
+from .common import AnnotatedError, atomic_write, number, reason
 from .data import Batch, Corpus, make_batches
 from .engine import Objective, autocast, new_scaler, rank_and_size, sum_over_processes, train_step_in_memory
 from .optim import make_optimizer, noam, translation_loss
@@ -226,7 +226,7 @@ class _Meter:
         self.run.progress.log.append({"step": self.run.progress.step, **measures})
         self.losses, self.started = [], now
         self.tokens.zero_()
-        return f"perdita {loss:.3f}, {speed:,.0f} pezzi/s"
+        return f"perdita {number(loss, '.3f')}, {number(speed, ',.0f')} pezzi/s"
 
 # %% ../book/15_addestramento.ipynb #93a15987
 def _save_progress(run: Run) -> None:
@@ -403,7 +403,8 @@ def _steps(run: Run, training: Corpus, validation: Corpus) -> None:
             if progress.step % config.valid_every == 0 or run.last_step:
                 pause = time.perf_counter()
                 valid = _validate(run, validation)
-                bar.write(f"passo {progress.step}: validazione {valid:.4f} (perplessità {math.exp(valid):.2f})", sys.stderr)
+                perplexity = number(math.exp(valid), ".2f")
+                bar.write(f"passo {progress.step}: validazione {number(valid, '.4f')} (perplessità {perplexity})", sys.stderr)
                 _save_progress(run)
                 meter.started += time.perf_counter() - pause  # la velocità è quella dei passi
             if _together(run, bool(received)):
