@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['PRETRAINED', 'RECIPES', 'Recipe', 'make_parser', 'main']
 
-# %% ../book/90_riga_di_comando.ipynb #762a97b3
+# %% ../book/90_riga_di_comando.ipynb #498b67a9
 import argparse
 import json
 import math
@@ -147,7 +147,7 @@ def _corpus_vocabulary(args: argparse.Namespace, folder: Path, files: list[Path]
     tokenizer.save(path)
     return tokenizer
 
-# %% ../book/90_riga_di_comando.ipynb #4395a328
+# %% ../book/90_riga_di_comando.ipynb #8ac03151
 def _corpora(
     args: argparse.Namespace, folder: Path, tokenizer: Tokenizer | None, max_len: int
 ) -> tuple[Tokenizer, Corpus, Corpus]:  # vocabolario, addestramento, validazione
@@ -261,7 +261,7 @@ def _training_config(args: argparse.Namespace, device: torch.device) -> Training
     options = {field.name: getattr(args, field.name) for field in fields(TrainingConfig)}
     return TrainingConfig(**options | {"precision": _precision(args.precision, device), "compiled": bool(args.compiled)})
 
-# %% ../book/90_riga_di_comando.ipynb #ac820462
+# %% ../book/90_riga_di_comando.ipynb #85280eec
 def _train(args: argparse.Namespace) -> None:
     folder, device = args.out or Path("runs") / (args.config or "mini"), _device(args.device)
     args = _completed(args, folder)

@@ -35,7 +35,7 @@ def one_line(text: str) -> str:
     "Il testo su una riga sola, con i caratteri che non si stampano scritti come codici."
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
-# %% ../book/86_dentro_il_pacchetto.ipynb #d6248eac
+# %% ../book/86_dentro_il_pacchetto.ipynb #bee8b595
 def number(value: float, spec: str = ",") -> str:
     "Un numero scritto in italiano, secondo `spec` (quella di `format`): 7.577.600; con «.1%», 95,3 %."
     return format(value, spec).translate(str.maketrans(",.", ".,")).replace("%", " %")

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['CORPORA', 'PublicCorpus', 'clean', 'normalize', 'Lottery', 'Written', 'download', 'prepare']
 
-# %% ../book/91_corpora.ipynb #7823396d
+# %% ../book/91_corpora.ipynb #de5b458e
 import hashlib
 import re
 import unicodedata
@@ -117,7 +117,7 @@ class Lottery:
             return []
         return self.winners.pop(heapreplace(self.heap, ticket)[1])
 
-# %% ../book/91_corpora.ipynb #92e31c00
+# %% ../book/91_corpora.ipynb #9bbe8ff8
 class Written(NamedTuple):
     "Quante coppie sono finite in ogni file, e quante sono state scartate."
 

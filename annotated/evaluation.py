@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Scores', 'evaluate']
 
-# %% ../book/17_valutazione.ipynb #7986410e
+# %% ../book/17_valutazione.ipynb #f0d0ecc0
 from dataclasses import dataclass
 
 from sacrebleu.metrics.bleu import BLEU
@@ -13,7 +13,7 @@ from sacrebleu.metrics.chrf import CHRF
 
 from .common import number
 
-# %% ../book/17_valutazione.ipynb #b71a29dd
+# %% ../book/17_valutazione.ipynb #f8c55fe7
 @dataclass(frozen=True)
 class Scores:
     "Quanto le traduzioni somigliano ai riferimenti; le firme dicono come è stato misurato."

@@ -6,7 +6,7 @@
 __all__ = ['LOG_EVERY', 'batch_stream', 'validation_loss', 'mean_weights', 'averaged_model', 'TrainingConfig', 'Progress', 'Run',
            'check_folder', 'reserved', 'on_device', 'train']
 
-# %% ../book/15_addestramento.ipynb #954dba9f
+# %% ../book/15_addestramento.ipynb #0834f3f6
 import copy
 import json
 import math
@@ -190,7 +190,7 @@ class Run:
     def last_step(self) -> bool:
         return self.expired or self.progress.step >= self.config.max_steps
 
-# %% ../book/15_addestramento.ipynb #b62dc6d9
+# %% ../book/15_addestramento.ipynb #415adc80
 LOG_EVERY = 20  # passi fra una riga di log e la successiva
 
 
@@ -278,13 +278,13 @@ def _signals() -> Iterator[list[int]]:
         received.append(number)
         signal.signal(number, before[number])
 
-    for number in before:
-        signal.signal(number, note)
+    for wanted in before:
+        signal.signal(wanted, note)
     try:
         yield received
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for wanted, handler in before.items():
+            signal.signal(wanted, handler)
 
 # %% ../book/15_addestramento.ipynb #cbd260bb
 def _check_agreement(*facts: Any) -> None:
@@ -376,7 +376,7 @@ def on_device(batches: Iterator[Batch], device: torch.device) -> Iterator[Batch]
         batch = following
     yield batch
 
-# %% ../book/15_addestramento.ipynb #9d3bac09
+# %% ../book/15_addestramento.ipynb #77ca8ad4
 def _steps(run: Run, training: Corpus, validation: Corpus) -> None:
     "I passi che mancano, con diario, validazioni e salvataggi."
     objective, config, progress = _objective(run), run.config, run.progress
