@@ -24,7 +24,7 @@ from provenienza import commit, processor, sha256
 
 from annotated import Transformer, evaluate, load_pretrained, translate
 from annotated.checkpoint import publish_model
-from annotated.common import atomic_write
+from annotated.common import atomic_write, number
 from annotated.data import encode_pairs, find_data, read_pairs
 from annotated.pretrained import MODELS
 from annotated.tokenizer import Tokenizer
@@ -76,16 +76,16 @@ def averages(run: Path, model: Transformer, tokenizer: Tokenizer, path: Path) ->
 
 def card(name: str, metrics: dict[str, Any], model: Transformer) -> str:
     "La scheda: `tools/scheda.md` con i numeri al loro posto."
-    c, it = model.config, lambda x: f"{x:.1f}".replace(".", ",")
+    c, it = model.config, lambda x: number(x, ".1f")
     shape = f"encoder e decoder di {c.N} blocchi, d_model {c.d_model}, d_ff {c.d_ff}, {c.h} teste, Post-LN"
-    scores = [f"| {m['what']} | {m['pairs']} | {it(m['bleu'])} | {it(m['chrf'])} |" for m in metrics["scores"]]
+    scores = [f"| {m['what']} | {number(m['pairs'])} | {it(m['bleu'])} | {it(m['chrf'])} |" for m in metrics["scores"]]
     rows = {
         "forma": f"{shape}, dropout {it(c.dropout)}",
-        "parametri": f"{metrics['parameters']:,}".replace(",", "."),
-        "vocabolario": f"SentencePiece BPE, {c.vocab_size} pezzi, comune alle due lingue",
+        "parametri": number(metrics["parameters"]),
+        "vocabolario": f"SentencePiece BPE, {number(c.vocab_size)} pezzi, comune alle due lingue",
         "comando": "<br>poi ".join(f"`{command}`" for command in metrics["commands"]),
         "pesi": f"media degli ultimi {metrics['checkpoints']} checkpoint: di tutte, la migliore in validazione",
-        "addestramento": f"{metrics['steps']} passi in {metrics['minutes']} minuti, {metrics['hardware']}",
+        "addestramento": f"{number(metrics['steps'])} passi in {metrics['minutes']} minuti, {metrics['hardware']}",
         "versione": f"{metrics['date']}, commit {metrics['commit']}, seme {metrics['seed']}",
     }
     return CARD.read_text("utf-8").format(
