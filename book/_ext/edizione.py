@@ -240,7 +240,7 @@ class Edition:
             if cell.cell_type == "code" and code:
                 tags = cell.metadata.get("tags", [])
                 metadata = {"tags": tags}
-                if {"hide-input", "remove-cell"} & {*tags}:
+                if {"hide-cell", "hide-input", "remove-cell"} & {*tags}:
                     metadata |= {"cellView": "form", "jupyter": {"source_hidden": True}}
                 count = cell.get("execution_count")
                 cells = self.solutions or self.cells

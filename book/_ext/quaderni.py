@@ -62,7 +62,8 @@ class MarkExported(SphinxTransform):
                 url = f"{self.config.html_theme_options['repository_url']}/blob/main/{path}"
                 link = nodes.reference("", path, refuri=url)
                 cell["classes"].append("cella-esportata")
-                cell.insert(0, nodes.paragraph("", "", link, classes=["esportata"]))
+                place = block.parent if cell.get("hide_mode") else cell  # ripiegata: myst-nb vuole il codice per primo
+                place.insert(0, nodes.paragraph("", "", link, classes=["esportata"]))
 
 
 class VegaLite:
