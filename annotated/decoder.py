@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from .layers import FeedForward, Residual
 from .multihead import MultiHeadAttention
 
-# %% ../book/08_decoder.ipynb #96ceb353
+# %% ../book/08_decoder.ipynb #fcff7412
 class KVCache:
     """Chiavi e valori già calcolati dalla self-attention di un blocco del decoder.
 
@@ -99,7 +99,7 @@ class DecoderLayer(nn.Module):
         queries = x.reshape(memory[0].size(0), -1, x.size(-1))
         return self.cross_attention(queries, memory, mask).reshape(x.shape)
 
-# %% ../book/08_decoder.ipynb #f5e7e6f6
+# %% ../book/08_decoder.ipynb #528762ab
 class Decoder(nn.Module):
     """Pila di `N` blocchi.
 

@@ -69,7 +69,7 @@ class Encoder(nn.Module):
             x = layer(x, mask)
         return self.norm(x)
 
-# %% ../book/07_encoder.ipynb #a4e92c26
+# %% ../book/07_encoder.ipynb #6e890370
 @contextmanager
 def recorded_weights(module: nn.Module) -> Iterator[list[Tensor]]:
     """I pesi di ogni attenzione che lavora in `module` finché dura il blocco `with`.
