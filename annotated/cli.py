@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['PRETRAINED', 'RECIPES', 'Recipe', 'make_parser', 'main']
 
-# %% ../book/90_riga_di_comando.ipynb #59576a2d
+# %% ../book/90_riga_di_comando.ipynb #498b67a9
 import argparse
 import json
 import math
@@ -27,7 +27,7 @@ import torch
 import torch.distributed as dist
 from filelock import FileLock
 
-from .common import AnnotatedError, atomic_write, one_line, open_input, reason
+from .common import AnnotatedError, atomic_write, number, one_line, open_input, reason
 from .corpora import CORPORA, download, prepare
 from .data import Corpus, Pair, check_sources, digest, decode_lines, encode_pairs, find_data, load_corpus, read_lines, read_pairs
 from .decoding import PRECISIONS, encode_sources, translate, with_precision
@@ -37,7 +37,8 @@ from .marian import export_marian
 from .study.microlingua import generate
 from .tokenizer import Tokenizer
 from .pretrained import load_pretrained
-from .training import TrainingConfig, check_folder, load_model, publish_model, reserved, train
+from .checkpoint import load_model, publish_model
+from .training import TrainingConfig, check_folder, reserved, train
 from .transformer import PRESETS, Config, Transformer
 
 # %% ../book/90_riga_di_comando.ipynb #ede08f54
@@ -146,7 +147,7 @@ def _corpus_vocabulary(args: argparse.Namespace, folder: Path, files: list[Path]
     tokenizer.save(path)
     return tokenizer
 
-# %% ../book/90_riga_di_comando.ipynb #4395a328
+# %% ../book/90_riga_di_comando.ipynb #8ac03151
 def _corpora(
     args: argparse.Namespace, folder: Path, tokenizer: Tokenizer | None, max_len: int
 ) -> tuple[Tokenizer, Corpus, Corpus]:  # vocabolario, addestramento, validazione
@@ -165,7 +166,7 @@ def _corpora(
         if not len(corpus):
             raise AnnotatedError(f"{args.data}: nessuna coppia di {name} entra in {max_len} pezzi. Dividi le frasi.")
         if corpus.skipped:
-            _say(f"{name}: scartate {corpus.skipped:,} coppie più lunghe di {max_len} pezzi")
+            _say(f"{name}: scartate {number(corpus.skipped)} coppie più lunghe di {max_len} pezzi")
     return tokenizer, training, validation
 
 # %% ../book/90_riga_di_comando.ipynb #698de3bc
@@ -260,7 +261,7 @@ def _training_config(args: argparse.Namespace, device: torch.device) -> Training
     options = {field.name: getattr(args, field.name) for field in fields(TrainingConfig)}
     return TrainingConfig(**options | {"precision": _precision(args.precision, device), "compiled": bool(args.compiled)})
 
-# %% ../book/90_riga_di_comando.ipynb #ac820462
+# %% ../book/90_riga_di_comando.ipynb #85280eec
 def _train(args: argparse.Namespace) -> None:
     folder, device = args.out or Path("runs") / (args.config or "mini"), _device(args.device)
     args = _completed(args, folder)
@@ -288,7 +289,8 @@ def _train_in(folder: Path, device: torch.device, args: argparse.Namespace, conf
         _save_options(args, folder)
     model = _new_model(args, tokenizer, start)
     parameters, ready = sum(p.numel() for p in model.parameters()), time.perf_counter() - started
-    _say(f"{args.init or args.config}: {parameters:,} parametri, {len(training):,} coppie, {device}; pronto in {ready:.1f} s")
+    size = f"{number(parameters)} parametri, {number(len(training))} coppie"
+    _say(f"{args.init or args.config}: {size}, {device}; pronto in {number(ready, '.1f')} s")
     with _processes(device) as device:
         train(model.to(device), tokenizer, training, validation, config, folder, bool(args.resume))
 
@@ -298,7 +300,7 @@ def _measure_unseen(folder: Path, device: torch.device) -> None:
     unseen = _microlingua_pairs(500, held_out=True)
     hypotheses = translate(model, tokenizer, [pair.source for pair in unseen])
     scores = evaluate(hypotheses, [pair.target for pair in unseen])
-    _say(f"coppie di nomi mai viste insieme: {scores.exact:.1%} di frasi tradotte esattamente")
+    _say(f"coppie di nomi mai viste insieme: {number(scores.exact, '.1%')} di frasi tradotte esattamente")
 
 # %% ../book/90_riga_di_comando.ipynb #1e0d92c5
 def _usual(name: str) -> str:

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['CORPORA', 'PublicCorpus', 'clean', 'normalize', 'Lottery', 'Written', 'download', 'prepare']
 
-# %% ../book/91_corpora.ipynb #7823396d
+# %% ../book/91_corpora.ipynb #de5b458e
 import hashlib
 import re
 import unicodedata
@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from tqdm import tqdm
 
-from .common import AnnotatedError, atomic_write, one_line
+from .common import AnnotatedError, atomic_write, number, one_line
 from .data import Pair, read_lines
 
 # %% ../book/91_corpora.ipynb #7ac4d119
@@ -117,7 +117,7 @@ class Lottery:
             return []
         return self.winners.pop(heapreplace(self.heap, ticket)[1])
 
-# %% ../book/91_corpora.ipynb #92e31c00
+# %% ../book/91_corpora.ipynb #9bbe8ff8
 class Written(NamedTuple):
     "Quante coppie sono finite in ogni file, e quante sono state scartate."
 
@@ -128,7 +128,7 @@ class Written(NamedTuple):
     shared: int  # di train, con la stessa frase di partenza di una coppia di valid o di test
 
     def __str__(self) -> str:
-        train, valid, test, empty, shared = (f"{n:,}".replace(",", ".") for n in self)
+        train, valid, test, empty, shared = map(number, self)
         kept = f"train {train}, valid {valid}, test {test} coppie"
         return f"{kept}; scartate {empty} vuote e {shared} in comune con valid o test"
 

@@ -5,13 +5,15 @@
 # %% auto #0
 __all__ = ['Scores', 'evaluate']
 
-# %% ../book/17_valutazione.ipynb #7986410e
+# %% ../book/17_valutazione.ipynb #f0d0ecc0
 from dataclasses import dataclass
 
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
-# %% ../book/17_valutazione.ipynb #b71a29dd
+from .common import number
+
+# %% ../book/17_valutazione.ipynb #f8c55fe7
 @dataclass(frozen=True)
 class Scores:
     "Quanto le traduzioni somigliano ai riferimenti; le firme dicono come è stato misurato."
@@ -24,9 +26,9 @@ class Scores:
 
     def __str__(self) -> str:
         return (
-            f"BLEU  {self.bleu:.2f}   {self.bleu_signature}\n"
-            f"chrF  {self.chrf:.2f}   {self.chrf_signature}\n"
-            f"frasi identiche al riferimento: {self.exact:.1%}"
+            f"BLEU  {number(self.bleu, '.2f')}   {self.bleu_signature}\n"
+            f"chrF  {number(self.chrf, '.2f')}   {self.chrf_signature}\n"
+            f"frasi identiche al riferimento: {number(self.exact, '.1%')}"
         )
 
 # %% ../book/17_valutazione.ipynb #429b445e

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['MODELS', 'Translator', 'model_folders', 'load_pretrained']
 
-# %% ../book/84_in_cinque_minuti.ipynb #965fc512
+# %% ../book/84_in_cinque_minuti.ipynb #e966f445
 import os
 import sys
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from . import common
 from .common import AnnotatedError
 from .decoding import translate
 from .tokenizer import Tokenizer
-from .training import load_model
+from .checkpoint import load_model
 from .transformer import Transformer
 
 # %% ../book/84_in_cinque_minuti.ipynb #deb84b12

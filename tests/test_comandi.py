@@ -14,10 +14,10 @@ import pytest
 import torch
 
 from annotated import Config, Transformer, load_pretrained
+from annotated.checkpoint import publish_model, save_model
 from annotated.cli import main
 from annotated.study.microlingua import generate
 from annotated.tokenizer import Tokenizer
-from annotated.training import publish_model, save_model
 
 ANNOTATED = str(Path(sys.executable).with_name("annotated"))  # il comando installato
 Write = Callable[[Path], object]

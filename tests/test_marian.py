@@ -19,13 +19,13 @@ from ctranslate2.converters import TransformersConverter  # noqa: E402
 from torch import Tensor  # noqa: E402
 
 from annotated import Config, Transformer, load_pretrained  # noqa: E402
+from annotated.checkpoint import save_model  # noqa: E402
 from annotated.common import BOS, EOS, PAD, AnnotatedError  # noqa: E402
 from annotated.data import pad  # noqa: E402
 from annotated.decoding import beam_search, translate  # noqa: E402
 from annotated.marian import export_marian, reorder, start_from_zero  # noqa: E402
 from annotated.study.microlingua import generate  # noqa: E402
 from annotated.tokenizer import Tokenizer  # noqa: E402
-from annotated.training import save_model  # noqa: E402
 
 transformers.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()

@@ -18,12 +18,13 @@ import pytest
 import torch
 
 from annotated import AnnotatedError, Config, Transformer
+from annotated.checkpoint import load_model, load_state, save_model
 from annotated.data import Corpus, Pair, encode_pairs, load_corpus, read_pairs
 from annotated.engine import Objective, train_step, vocabulary_loss
 from annotated.optim import translation_loss
 from annotated.study.microlingua import generate
 from annotated.tokenizer import Tokenizer
-from annotated.training import TrainingConfig, load_model, load_state, make_optimizer, save_model, train
+from annotated.training import TrainingConfig, make_optimizer, train
 
 SHAPE = {"d_model": 32, "d_ff": 64, "h": 2, "N": 1, "max_len": 64}
 SHORT = TrainingConfig(max_steps=40, max_tokens=256, warmup=20, valid_every=5, average=3)

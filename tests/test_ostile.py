@@ -20,13 +20,14 @@ import torch
 from safetensors import safe_open
 
 from annotated import AnnotatedError, Config, Transformer, load_pretrained, translate
+from annotated.checkpoint import save_model
 from annotated.cli import main
 from annotated.common import BOS, EOS, PAD, UNK, atomic_write, one_line
 from annotated.data import LINE_LIMIT, read_lines, read_pairs
 from annotated.study.microlingua import generate
 from annotated.study.viewer import attention_view, read_attention
 from annotated.tokenizer import Tokenizer
-from annotated.training import TrainingConfig, save_model
+from annotated.training import TrainingConfig
 
 ANNOTATED = [sys.executable, "-c", "import sys; from annotated.cli import main; sys.exit(main())"]
 TEXT = [example.en for example in generate(400)]

@@ -53,3 +53,22 @@ def test_training_needs_no_drawing() -> None:
     text = "".join((ROOT / "annotated" / f"{name}.py").read_text("utf-8") for name in seen)
     assert {"engine", "data", "tokenizer"} < seen
     assert not re.findall(r"^(?:import|from) (matplotlib|altair|sacrebleu|datasets|transformers)\b", text, re.MULTILINE)
+
+
+SAME = 6  # righe
+
+
+def test_no_six_lines_stand_twice() -> None:
+    "Né nel pacchetto, né negli strumenti, né nelle misure; non contano rientri, righe vuote e importazioni."
+    seen: dict[tuple[str, ...], tuple[str, int]] = {}
+    twice = []
+    for path in WRITTEN:
+        lines = [(n, line.strip()) for n, line in enumerate(path.read_text("utf-8").splitlines(), 1)]
+        lines = [(n, line) for n, line in lines if line and not line.startswith(("#", "import ", "from "))]
+        for i in range(len(lines) - SAME + 1):
+            window = tuple(line for _, line in lines[i : i + SAME])
+            here = (path.name, lines[i][0])
+            if len(set(window)) > SAME // 2 and seen.setdefault(window, here) != here:
+                twice.append((seen[window], here))
+    assert len(seen) > 3000
+    assert not twice

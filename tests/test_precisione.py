@@ -1,6 +1,7 @@
 """Sedici bit: fp16 con la scala della perdita, e nessuna attesa della scheda dentro un passo."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +124,20 @@ def test_a_step_stays_on_its_device(setting: Setting) -> None:
     model = Transformer(Config(tokenizer.vocab_size, **SHAPE)).to("meta")
     loss = train_step(Objective(model, 0.1), torch.optim.SGD(model.parameters()), batch, 1e-3, parts=2)
     assert loss.device.type == "meta"
+
+
+@pytest.mark.skipif(not shutil.which("g++"), reason="torch.compile sulla CPU vuole g++")
+def test_compiled_training_gives_the_same_losses(setting: Setting, tmp_path: Path) -> None:
+    tokenizer, corpus, validation = setting
+    found = []
+    for compiled in (False, True):
+        torch.manual_seed(1)
+        model = Transformer(Config(tokenizer.vocab_size, dropout=0.0, **SHAPE))
+        config = TrainingConfig(max_steps=20, max_tokens=256, warmup=20, valid_every=20, average=1, compiled=compiled)
+        train(model, tokenizer, corpus, validation, config, tmp_path / str(compiled))
+        rows = [json.loads(line) for line in (tmp_path / str(compiled) / "log.jsonl").read_text().splitlines()]
+        found.append([row[name] for row in rows for name in ("loss", "valid_loss") if name in row])
+    assert len(found[0]) == 2 and found[0] == pytest.approx(found[1], abs=1e-4)
 
 
 def test_batches_reach_the_device_in_order(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,10 +2,12 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
 import types
+import zipfile
 from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -201,3 +203,21 @@ def test_map_canonical_addresses_and_social_metadata() -> None:
         assert properties["og:image"].startswith(SITE)
         assert (HTML / properties["og:image"].removeprefix(SITE)).read_bytes()[:4] == b"\x89PNG"
         assert "CC BY 4.0" in path.read_text("utf-8")
+
+
+def test_the_wheel_carries_weights_and_lexicons(tmp_path: Path) -> None:
+    "Chi installa senza i sorgenti trova i pesi e ciò che i moduli leggono."
+    source = tmp_path / "sorgenti"
+    for name in ("annotated", "models"):
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source / name)
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path), str(source)]
+    subprocess.run(command, check=True, capture_output=True)
+    [wheel] = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        inside = {name.split("share/")[-1] for name in archive.namelist()}
+    files = [path for path in (ROOT / "models").rglob("*") if path.is_file()]
+    assert {f"annotated/models/{path.relative_to(ROOT / 'models').as_posix()}" for path in files} <= inside
+    read = [path for path in (ROOT / "annotated").rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    assert {path.relative_to(ROOT).as_posix() for path in read} <= inside

@@ -16,6 +16,7 @@ from axe_playwright_python.sync_playwright import Axe
 from conftest import Visit
 from playwright.sync_api import Browser, Locator, Page, expect
 
+from annotated.checkpoint import save_model
 from annotated.cli import main
 from annotated.common import BOS, EOS, AnnotatedError
 from annotated.decoding import beam_search
@@ -23,7 +24,6 @@ from annotated.pretrained import load_pretrained
 from annotated.study.heads import Head, without_heads
 from annotated.study.microlingua import generate
 from annotated.tokenizer import Tokenizer
-from annotated.training import save_model
 from annotated.transformer import Config, Transformer, attention_weights
 from annotated.web import SENTENCES, export_web, live_model, load_web
 

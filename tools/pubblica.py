@@ -2,6 +2,8 @@
 
     python tools/pubblica.py runs/small small-en-it --data CARTELLA --command "annotated train …"
 
+Un addestramento a tappe (`--init`) dà un `--command` per tappa, e con `--before` i diari delle precedenti.
+
 Pubblica in `models/NOME` la media degli ultimi checkpoint che ha la perdita di validazione più bassa, e la misura dopo
 l'arrotondamento a bfloat16.
 """
@@ -21,11 +23,12 @@ import torch
 from provenienza import commit, processor, sha256
 
 from annotated import Transformer, evaluate, load_pretrained, translate
-from annotated.common import atomic_write
+from annotated.checkpoint import publish_model
+from annotated.common import atomic_write, number
 from annotated.data import encode_pairs, find_data, read_pairs
 from annotated.pretrained import MODELS
 from annotated.tokenizer import Tokenizer
-from annotated.training import mean_weights, publish_model, validation_loss
+from annotated.training import mean_weights, validation_loss
 
 BEAM, ALPHA = 4, 0.6  # Vaswani 2017, §6.1
 FILES = {
@@ -73,16 +76,16 @@ def averages(run: Path, model: Transformer, tokenizer: Tokenizer, path: Path) ->
 
 def card(name: str, metrics: dict[str, Any], model: Transformer) -> str:
     "La scheda: `tools/scheda.md` con i numeri al loro posto."
-    c, it = model.config, lambda x: f"{x:.1f}".replace(".", ",")
+    c, it = model.config, lambda x: number(x, ".1f")
     shape = f"encoder e decoder di {c.N} blocchi, d_model {c.d_model}, d_ff {c.d_ff}, {c.h} teste, Post-LN"
-    scores = [f"| {m['what']} | {m['pairs']} | {it(m['bleu'])} | {it(m['chrf'])} |" for m in metrics["scores"]]
+    scores = [f"| {m['what']} | {number(m['pairs'])} | {it(m['bleu'])} | {it(m['chrf'])} |" for m in metrics["scores"]]
     rows = {
         "forma": f"{shape}, dropout {it(c.dropout)}",
-        "parametri": f"{metrics['parameters']:,}".replace(",", "."),
-        "vocabolario": f"SentencePiece BPE, {c.vocab_size} pezzi, comune alle due lingue",
-        "comando": f"`{metrics['command']}`",
+        "parametri": number(metrics["parameters"]),
+        "vocabolario": f"SentencePiece BPE, {number(c.vocab_size)} pezzi, comune alle due lingue",
+        "comando": "<br>poi ".join(f"`{command}`" for command in metrics["commands"]),
         "pesi": f"media degli ultimi {metrics['checkpoints']} checkpoint: di tutte, la migliore in validazione",
-        "addestramento": f"{metrics['steps']} passi in {metrics['minutes']} minuti, {metrics['hardware']}",
+        "addestramento": f"{number(metrics['steps'])} passi in {metrics['minutes']} minuti, {metrics['hardware']}",
         "versione": f"{metrics['date']}, commit {metrics['commit']}, seme {metrics['seed']}",
     }
     return CARD.read_text("utf-8").format(
@@ -101,7 +104,12 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("name", help="il nome con cui pubblicarlo")
     parser.add_argument("--data", type=Path, required=True, help="i dati dell'addestramento, con gli insiemi di prova")
     parser.add_argument("--hardware", help="dove è stato addestrato (predefinito: questa macchina)")
-    parser.add_argument("--command", required=True, help="il comando che l'ha addestrato")
+    parser.add_argument(
+        "--command", required=True, action="append", help="il comando che l'ha addestrato; uno per tappa"
+    )
+    parser.add_argument(
+        "--before", type=Path, nargs="*", default=[], help="i log.jsonl delle tappe precedenti, in ordine"
+    )
     parser.add_argument("--minutes", type=int, help="predefinito: dal diario")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
@@ -123,11 +131,23 @@ def best_average(
     return published, best, means
 
 
-def measures(args: argparse.Namespace, model: Transformer, tokenizer: Tokenizer) -> dict[str, Any]:
+def history(logs: list[Path]) -> list[dict[str, Any]]:
+    "I diari delle tappe, uno dopo l'altro: passi e secondi si contano dalla prima."
+    rows: list[dict[str, Any]] = []
+    for path in logs:
+        done = {name: max((row.get(name, 0) for row in rows), default=0) for name in ("step", "seconds")}
+        for line in path.read_text("utf-8").splitlines():
+            row = json.loads(line)
+            rows.append(row | {name: round(row[name] + done[name], 1) for name in done if name in row})
+    return rows
+
+
+def measures(
+    args: argparse.Namespace, model: Transformer, tokenizer: Tokenizer, log: list[dict[str, Any]]
+) -> dict[str, Any]:
     "Ciò che si sa dell'addestramento, e i punteggi di `model` su ogni insieme che c'è."
-    log = [json.loads(line) for line in (args.run / "log.jsonl").read_text("utf-8").splitlines()]
     return {
-        "command": args.command,
+        "commands": args.command,
         "hardware": args.hardware or this_machine(args.device),
         "date": str(date.today()),
         "commit": commit(),
@@ -151,12 +171,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=MODELS.parent) as folder:
         publish_model(folder, published, tokenizer)
         model, _ = load_pretrained(folder, args.device)
-        metrics = measures(args, model, tokenizer)
+        log = history([*args.before, args.run / "log.jsonl"])
+        metrics = measures(args, model, tokenizer, log)
         best |= metrics["scores"][0]
         metrics |= {"valid_loss": best["valid_loss"], "checkpoints": best["checkpoints"], "averages": means}
         for name, text in (
             ("metrics.json", json.dumps(metrics, indent=2, ensure_ascii=False) + "\n"),
-            ("log.jsonl", (args.run / "log.jsonl").read_text("utf-8")),
+            ("log.jsonl", "".join(f"{json.dumps(row)}\n" for row in log)),
             ("README.md", card(args.name, metrics, model)),
         ):
             with atomic_write(Path(folder, name)) as file:

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from provenienza import ROOT, commit
 
+from annotated.checkpoint import load_model, save_model
 from annotated.cli import RECIPES
 from annotated.common import atomic_write
 from annotated.data import Pair, encode_pairs
@@ -38,7 +39,7 @@ from annotated.study.coreference import (
 )
 from annotated.study.heads import Head, without_heads
 from annotated.study.microlingua import generate
-from annotated.training import load_model, save_model, train
+from annotated.training import train
 from annotated.transformer import Config, Transformer
 
 DECODERS = {"stretto": {"N_decoder": 1, "h_cross": 1}, "largo": {"N_decoder": 3, "h_cross": 4}}

@@ -1,0 +1,101 @@
+"""Estensione Sphinx: la direttiva `{riferimento} MODULO` scrive ciò che un modulo offre, letto dal suo codice.
+
+Di ogni nome pubblico: la firma com'è nel sorgente, che cosa fa e quali errori solleva (la docstring), forme e valori
+dei parametri (il commento accanto a ciascuno). Di ogni modulo, il capitolo da cui viene.
+"""
+
+import ast
+import importlib
+import inspect
+import re
+from textwrap import dedent
+from typing import Any
+
+from docutils import nodes
+from docutils.statemachine import StringList
+from fastcore.docments import docments
+from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxDirective
+
+SOURCE = re.compile(r"File to edit: \.\./book/(\w+)\.ipynb")
+SHOWN = 100  # lettere del valore di una costante
+
+
+def signature(obj: Any) -> str:
+    "La firma di una funzione, com'è scritta: `(model: Transformer, src: Tensor) -> Tensor`."
+    node = ast.parse(dedent(inspect.getsource(obj))).body[0]
+    assert isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    arguments = ast.unparse(node.args).removeprefix("self, ").removeprefix("self")
+    return f"({arguments})" + (f" -> {ast.unparse(node.returns)}" if node.returns else "")
+
+
+def fields(cls: type) -> str:
+    "Gli argomenti con cui si costruisce una classe: quelli del suo `__init__`, o i suoi campi."
+    [node] = ast.parse(dedent(inspect.getsource(cls))).body
+    assert isinstance(node, ast.ClassDef)
+    for child in node.body:
+        if isinstance(child, ast.FunctionDef) and child.name == "__init__":
+            return signature(cls.__init__).removesuffix(" -> None")
+    names = [child for child in node.body if isinstance(child, ast.AnnAssign)]
+    return f"({', '.join(map(ast.unparse, names))})" if names else ""
+
+
+def parameters(obj: Any) -> list[str]:
+    "Una riga per parametro commentato, e una per ciò che rende."
+    rows = []
+    for name, entry in docments(obj, full=True).items():
+        if entry["docment"]:
+            rows.append(f"- {'rende' if name == 'return' else f'`{name}`'}: {' '.join(entry['docment'].split())}")
+    return rows
+
+
+def entry(kind: str, heading: str, body: list[str]) -> list[str]:
+    return [f":::{{py:{kind}}} {heading}", "", *body, ":::", ""]
+
+
+def described(name: str, obj: Any) -> list[str]:
+    "Il Markdown di un nome pubblico."
+    if inspect.isclass(obj):
+        methods = [
+            line
+            for method, function in vars(obj).items()
+            if inspect.isfunction(function) and not method.startswith("_") and function.__doc__
+            for line in (f"- `{method}{signature(function)}`: {' '.join(inspect.getdoc(function).split())}",)
+        ]
+        return entry("class", name + fields(obj), [inspect.getdoc(obj) or "", "", *parameters(obj), *methods, ""])
+    if inspect.isfunction(function := inspect.unwrap(obj)):
+        return entry(
+            "function", name + signature(function), [inspect.getdoc(function) or "", "", *parameters(function), ""]
+        )
+    value = repr(obj)
+    return entry(
+        "data", name, [f"`{value}`" if len(value) <= SHOWN else f"Un valore di tipo `{type(obj).__name__}`.", ""]
+    )
+
+
+class Riferimento(SphinxDirective):
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        name = self.arguments[0]
+        module = importlib.import_module(name)
+        path = str(inspect.getsourcefile(module))
+        self.env.note_dependency(path)
+        [chapter] = SOURCE.findall(inspect.getsource(module))
+        lines = [
+            f"{inspect.getdoc(module)} Lo spiega {{doc}}`{chapter}`.",
+            "",
+            f"```{{py:currentmodule}} {name}",
+            "```",
+            "",
+        ]
+        for symbol in module.__all__:
+            lines += described(symbol, getattr(module, symbol))
+        node = nodes.container(classes=["riferimento"])
+        self.state.nested_parse(StringList("\n".join(lines).splitlines(), path), 0, node)
+        return [node]
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    app.add_directive("riferimento", Riferimento)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
