@@ -47,7 +47,7 @@ class KVCache:
             buffer[: len(rows), :, : self.length] = buffer[rows, :, : self.length]
         self.buffers = [buffer[: len(rows)] for buffer in self.buffers]
 
-# %% ../book/08_decoder.ipynb #d0414023
+# %% ../book/08_decoder.ipynb #68f2550a
 class DecoderLayer(nn.Module):
     """Un blocco del decoder (Vaswani 2017, §3.1).
 
@@ -55,14 +55,9 @@ class DecoderLayer(nn.Module):
     """
 
     def __init__(
-        self,
-        d_model: int,
-        d_ff: int,
-        h: int,
-        dropout: float,
-        norm_first: bool = False,
+        self, d_model: int, d_ff: int, h: int, dropout: float, norm_first: bool = False,
         h_cross: int | None = None,
-    ):
+    ):  # fmt: skip
         super().__init__()
         self.self_attention = MultiHeadAttention(d_model, h)
         self.cross_attention = MultiHeadAttention(d_model, h_cross or h)
@@ -99,7 +94,7 @@ class DecoderLayer(nn.Module):
         queries = x.reshape(memory[0].size(0), -1, x.size(-1))
         return self.cross_attention(queries, memory, mask).reshape(x.shape)
 
-# %% ../book/08_decoder.ipynb #528762ab
+# %% ../book/08_decoder.ipynb #8ff41122
 class Decoder(nn.Module):
     """Pila di `N` blocchi.
 
@@ -107,15 +102,9 @@ class Decoder(nn.Module):
     """
 
     def __init__(
-        self,
-        N: int,
-        d_model: int,
-        d_ff: int,
-        h: int,
-        dropout: float,
-        norm_first: bool = False,
-        h_cross: int | None = None,
-    ):
+        self, N: int, d_model: int, d_ff: int, h: int, dropout: float,
+        norm_first: bool = False, h_cross: int | None = None,
+    ):  # fmt: skip
         super().__init__()
         sizes = d_model, d_ff, h, dropout, norm_first, h_cross
         self.layers = nn.ModuleList(DecoderLayer(*sizes) for _ in range(N))

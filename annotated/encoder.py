@@ -38,7 +38,7 @@ class EncoderLayer(nn.Module):
         x = self.residuals[0](x, lambda x: look(x, look.keys_values(x), mask))
         return self.residuals[1](x, self.feed_forward)
 
-# %% ../book/07_encoder.ipynb #902cdafd
+# %% ../book/07_encoder.ipynb #4ea6902d
 class Encoder(nn.Module):
     """Pila di `N` blocchi.
 
@@ -46,14 +46,9 @@ class Encoder(nn.Module):
     """
 
     def __init__(
-        self,
-        N: int,
-        d_model: int,
-        d_ff: int,
-        h: int,
-        dropout: float,
+        self, N: int, d_model: int, d_ff: int, h: int, dropout: float,
         norm_first: bool = False,
-    ):
+    ):  # fmt: skip
         super().__init__()
         sizes = d_model, d_ff, h, dropout, norm_first
         self.layers = nn.ModuleList(EncoderLayer(*sizes) for _ in range(N))
