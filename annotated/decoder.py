@@ -12,11 +12,12 @@ from torch import Tensor, nn
 from .layers import FeedForward, Residual
 from .multihead import MultiHeadAttention
 
-# %% ../book/08_decoder.ipynb #65d0205b
+# %% ../book/08_decoder.ipynb #fcff7412
 class KVCache:
     """Chiavi e valori già calcolati dalla self-attention di un blocco del decoder.
 
-    Lo spazio è preso una volta sola, per `max_len` posizioni; `append` scrive in coda e rende quanto c'è finora.
+    Lo spazio è preso una volta sola, per `max_len` posizioni; `append` scrive in coda e
+    rende quanto c'è finora.
     """
 
     def __init__(self, max_len: int):
@@ -25,12 +26,13 @@ class KVCache:
         self.buffers: list[Tensor] = []  # due tensori (R, h, max_len, d_k)
 
     def append(self, *keys_values: Tensor) -> tuple[Tensor, Tensor]:
-        """Accoda chiavi e valori (R, h, n, d_k); rende le une e gli altri fin qui, (R, h, t, d_k).
+        """Accoda chiavi e valori (R, h, n, d_k); rende tutti, fin qui, (R, h, t, d_k).
 
         Solleva `ValueError` se non c'è più posto.
         """
         if not self.buffers:
-            self.buffers = [x.new_empty(*x.shape[:2], self.max_len, x.size(-1)) for x in keys_values]
+            for x in keys_values:
+                self.buffers.append(x.new_empty(*x.shape[:2], self.max_len, x.size(-1)))
         start, self.length = self.length, self.length + keys_values[0].size(2)
         if self.length > self.max_len:
             raise ValueError(f"{self.length} posizioni in una cache di {self.max_len}.")
@@ -45,60 +47,71 @@ class KVCache:
             buffer[: len(rows), :, : self.length] = buffer[rows, :, : self.length]
         self.buffers = [buffer[: len(rows)] for buffer in self.buffers]
 
-# %% ../book/08_decoder.ipynb #f42c060f
+# %% ../book/08_decoder.ipynb #68f2550a
 class DecoderLayer(nn.Module):
-    "Un blocco del decoder: self-attention causale, cross-attention, feed-forward (Vaswani 2017, §3.1)."
+    """Un blocco del decoder (Vaswani 2017, §3.1).
+
+    Self-attention causale, cross-attention, feed-forward.
+    """
 
     def __init__(
-        self, d_model: int, d_ff: int, h: int, dropout: float, norm_first: bool = False, h_cross: int | None = None
-    ):
+        self, d_model: int, d_ff: int, h: int, dropout: float, norm_first: bool = False,
+        h_cross: int | None = None,
+    ):  # fmt: skip
         super().__init__()
         self.self_attention = MultiHeadAttention(d_model, h)
         self.cross_attention = MultiHeadAttention(d_model, h_cross or h)
         self.feed_forward = FeedForward(d_model, d_ff)
-        self.residuals = nn.ModuleList(Residual(d_model, dropout, norm_first) for _ in range(3))
+        self.residuals = nn.ModuleList(
+            Residual(d_model, dropout, norm_first) for _ in range(3)
+        )
 
     def forward(
         self,
-        x: Tensor,  # (R, T, d_model): R = B, oppure B·K quando si decodificano K ipotesi per frase
-        memory: tuple[Tensor, Tensor],  # chiavi e valori della memoria, (B, h, S, d_k)
+        x: Tensor,  # (R, T, d_model): R = B, o B·K con K ipotesi per frase
+        memory: tuple[Tensor, Tensor],  # le sue chiavi e valori, (B, h, S, d_k)
         mask: Tensor | None = None,  # causale, (1, 1, T, T); None quando T = 1
         memory_mask: Tensor | None = None,  # (B, 1, 1, S)
-        cache: KVCache | None = None,  # ciò che il blocco ricorda delle parole già prodotte
+        cache: KVCache | None = None,  # le parole già prodotte
     ) -> Tensor:  # (R, T, d_model)
         "Guarda ciò che ha già scritto, poi la frase di partenza, poi rielabora."
         x = self.residuals[0](x, lambda x: self._self_attend(x, mask, cache))
         x = self.residuals[1](x, lambda x: self._cross_attend(x, memory, memory_mask))
         return self.residuals[2](x, self.feed_forward)
 
-    def _self_attend(self, x: Tensor, mask: Tensor | None, cache: KVCache | None) -> Tensor:
+    def _self_attend(
+        self, x: Tensor, mask: Tensor | None, cache: KVCache | None
+    ) -> Tensor:
         keys_values = self.self_attention.keys_values(x)
-        return self.self_attention(x, cache.append(*keys_values) if cache else keys_values, mask)
+        if cache:
+            keys_values = cache.append(*keys_values)
+        return self.self_attention(x, keys_values, mask)
 
-    def _cross_attend(self, x: Tensor, memory: tuple[Tensor, Tensor], mask: Tensor | None) -> Tensor:
-        queries = x.reshape(memory[0].size(0), -1, x.size(-1))  # le K ipotesi di una frase: K query in fila
+    def _cross_attend(
+        self, x: Tensor, memory: tuple[Tensor, Tensor], mask: Tensor | None
+    ) -> Tensor:
+        # le K ipotesi di una frase diventano K query in fila
+        queries = x.reshape(memory[0].size(0), -1, x.size(-1))
         return self.cross_attention(queries, memory, mask).reshape(x.shape)
 
-# %% ../book/08_decoder.ipynb #9363c5cc
+# %% ../book/08_decoder.ipynb #8ff41122
 class Decoder(nn.Module):
-    """Pila di `N` blocchi. In Pre-LN una normalizzazione finale chiude la pila; in Post-LN non serve."""
+    """Pila di `N` blocchi.
+
+    In Pre-LN una normalizzazione finale chiude la pila; in Post-LN non serve.
+    """
 
     def __init__(
-        self,
-        N: int,
-        d_model: int,
-        d_ff: int,
-        h: int,
-        dropout: float,
-        norm_first: bool = False,
-        h_cross: int | None = None,
-    ):
+        self, N: int, d_model: int, d_ff: int, h: int, dropout: float,
+        norm_first: bool = False, h_cross: int | None = None,
+    ):  # fmt: skip
         super().__init__()
-        self.layers = nn.ModuleList(DecoderLayer(d_model, d_ff, h, dropout, norm_first, h_cross) for _ in range(N))
+        sizes = d_model, d_ff, h, dropout, norm_first, h_cross
+        self.layers = nn.ModuleList(DecoderLayer(*sizes) for _ in range(N))
         self.norm = nn.LayerNorm(d_model) if norm_first else nn.Identity()
 
     def keys_values(self, memory: Tensor) -> list[tuple[Tensor, Tensor]]:
-        "Chiavi e valori della memoria (B, S, d_model) per ogni blocco: si calcolano una volta per frase."
+        "Chiavi e valori della memoria (B, S, d_model), una coppia per blocco."
         return [layer.cross_attention.keys_values(memory) for layer in self.layers]
 
     def forward(

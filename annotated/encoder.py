@@ -15,15 +15,18 @@ from torch import Tensor, nn
 from .layers import FeedForward, Residual
 from .multihead import MultiHeadAttention
 
-# %% ../book/07_encoder.ipynb #58482821
+# %% ../book/07_encoder.ipynb #4b4b334c
 class EncoderLayer(nn.Module):
     "Un blocco dell'encoder: self-attention, poi feed-forward (Vaswani 2017, §3.1)."
 
-    def __init__(self, d_model: int, d_ff: int, h: int, dropout: float, norm_first: bool = False):
+    def __init__(
+        self, d_model: int, d_ff: int, h: int, dropout: float, norm_first: bool = False
+    ):
         super().__init__()
         self.self_attention = MultiHeadAttention(d_model, h)
         self.feed_forward = FeedForward(d_model, d_ff)
-        self.residuals = nn.ModuleList(Residual(d_model, dropout, norm_first) for _ in range(2))
+        wrapped = (Residual(d_model, dropout, norm_first) for _ in range(2))
+        self.residuals = nn.ModuleList(wrapped)
 
     def forward(
         self,
@@ -35,13 +38,20 @@ class EncoderLayer(nn.Module):
         x = self.residuals[0](x, lambda x: look(x, look.keys_values(x), mask))
         return self.residuals[1](x, self.feed_forward)
 
-# %% ../book/07_encoder.ipynb #b8cbcb1b
+# %% ../book/07_encoder.ipynb #4ea6902d
 class Encoder(nn.Module):
-    """Pila di `N` blocchi. In Pre-LN una normalizzazione finale chiude la pila; in Post-LN non serve."""
+    """Pila di `N` blocchi.
 
-    def __init__(self, N: int, d_model: int, d_ff: int, h: int, dropout: float, norm_first: bool = False):
+    In Pre-LN una normalizzazione finale chiude la pila; in Post-LN non serve.
+    """
+
+    def __init__(
+        self, N: int, d_model: int, d_ff: int, h: int, dropout: float,
+        norm_first: bool = False,
+    ):  # fmt: skip
         super().__init__()
-        self.layers = nn.ModuleList(EncoderLayer(d_model, d_ff, h, dropout, norm_first) for _ in range(N))
+        sizes = d_model, d_ff, h, dropout, norm_first
+        self.layers = nn.ModuleList(EncoderLayer(*sizes) for _ in range(N))
         self.norm = nn.LayerNorm(d_model) if norm_first else nn.Identity()
 
     def forward(
@@ -54,20 +64,25 @@ class Encoder(nn.Module):
             x = layer(x, mask)
         return self.norm(x)
 
-# %% ../book/07_encoder.ipynb #1f349713
+# %% ../book/07_encoder.ipynb #6e890370
 @contextmanager
 def recorded_weights(module: nn.Module) -> Iterator[list[Tensor]]:
-    """I pesi di ogni attenzione che lavora in `module` finché dura il blocco `with`, nell'ordine in cui lavorano.
+    """I pesi di ogni attenzione che lavora in `module` finché dura il blocco `with`.
 
-    La lista comincia vuota; ogni tensore è (B, h, T, S).
+    La lista comincia vuota; ogni tensore è (B, h, T, S), nell'ordine in cui lavorano.
     """
     weights: list[Tensor] = []
 
-    def record(attention: MultiHeadAttention, args: tuple[Any, ...], options: dict[str, Any]) -> None:
+    def record(
+        attention: MultiHeadAttention, args: tuple[Any, ...], options: dict[str, Any]
+    ) -> None:
         weights.append(attention.weights(*args, **options))
 
-    attentions = [part for part in module.modules() if isinstance(part, MultiHeadAttention)]
-    hooks = [attention.register_forward_pre_hook(record, with_kwargs=True) for attention in attentions]
+    hooks = [
+        part.register_forward_pre_hook(record, with_kwargs=True)
+        for part in module.modules()
+        if isinstance(part, MultiHeadAttention)
+    ]
     try:
         yield weights
     finally:

@@ -10,9 +10,9 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
-# %% ../book/06_blocchi.ipynb #3c5134d0
+# %% ../book/06_blocchi.ipynb #346bea38
 class FeedForward(nn.Sequential):
-    "FFN(x) = max(0, x·W₁ + b₁)·W₂ + b₂, la stessa su ogni posizione (Vaswani 2017, eq. 2)."
+    "max(0, x·W₁ + b₁)·W₂ + b₂, la stessa su ogni posizione (Vaswani 2017, eq. 2)."
 
     def __init__(
         self,
@@ -21,11 +21,12 @@ class FeedForward(nn.Sequential):
     ):
         super().__init__(nn.Linear(d_model, d_ff), nn.ReLU(), nn.Linear(d_ff, d_model))
 
-# %% ../book/06_blocchi.ipynb #4c712c6d
+# %% ../book/06_blocchi.ipynb #398a4207
 class Residual(nn.Module):
-    """Connessione residuale con dropout e layer normalization intorno a un sotto-strato.
+    """Somma residuale, dropout e layer normalization intorno a un sotto-strato.
 
-    Post-LN (articolo, §5.4): LayerNorm(x + Dropout(f(x))). Pre-LN: x + Dropout(f(LayerNorm(x))).
+    Post-LN (articolo, §5.4): LayerNorm(x + Dropout(f(x))).
+    Pre-LN: x + Dropout(f(LayerNorm(x))).
     """
 
     def __init__(
@@ -42,7 +43,7 @@ class Residual(nn.Module):
     def forward(
         self,
         x: Tensor,  # (B, T, d_model)
-        sublayer: Callable[[Tensor], Tensor],  # (B, T, d_model) → (B, T, d_model)
+        sublayer: Callable[[Tensor], Tensor],  # non cambia la forma
     ) -> Tensor:  # (B, T, d_model)
         "Somma a `x` ciò che il sotto-strato ha da aggiungere."
         if self.norm_first:

@@ -20,10 +20,10 @@ from .encoder import Encoder, recorded_weights
 from .masks import causal_mask, padding_mask
 from .positional import PositionalEncoding
 
-# %% ../book/09_transformer.ipynb #9dc763b4
+# %% ../book/09_transformer.ipynb #0f9da697
 _LIMITS = {  # il massimo di ogni misura; il minimo è 1
-    "vocab_size": 2**24, "d_model": 2**16, "d_ff": 2**18, "h": 2**10, "N": 2**10, "N_decoder": 2**10, "h_cross": 2**10,
-    "max_len": 2**16,
+    "vocab_size": 2**24, "d_model": 2**16, "d_ff": 2**18, "h": 2**10, "h_cross": 2**10,
+    "N": 2**10, "N_decoder": 2**10, "max_len": 2**16,
 }  # fmt: skip
 
 
@@ -41,21 +41,31 @@ def _check(config: "Config") -> None:
         value = getattr(config, name)
         missing = value is None and name in ("N_decoder", "h_cross")
         if not missing and not is_count(value, limit):
-            raise AnnotatedError(f"{name} = {value!r:.40}: serve un intero fra 1 e {limit}.")
+            raise AnnotatedError(
+                f"{name} = {value!r:.40}: serve un intero fra 1 e {limit}."
+            )
     d, h, h_cross = config.d_model, config.h, config.h_cross or config.h
     if d % 2 or d % h or d % h_cross:
-        raise AnnotatedError(f"d_model = {d}: dev'essere pari, e un multiplo delle teste ({h} e {h_cross}).")
+        heads = f"{h} e {h_cross}"
+        raise AnnotatedError(
+            f"d_model = {d}: dev'essere pari, e un multiplo delle teste ({heads})."
+        )
     if type(config.dropout) not in (int, float) or not 0 <= config.dropout < 1:
-        raise AnnotatedError(f"dropout = {config.dropout!r:.40}: serve un numero da 0 a 1, 1 escluso.")
+        raise AnnotatedError(
+            f"dropout = {config.dropout!r:.40}: serve un numero da 0 a 1, 1 escluso."
+        )
     if type(config.norm_first) is not bool:
-        raise AnnotatedError(f"norm_first = {config.norm_first!r:.40}: serve vero o falso.")
+        raise AnnotatedError(
+            f"norm_first = {config.norm_first!r:.40}: serve vero o falso."
+        )
 
-# %% ../book/09_transformer.ipynb #18ba2ad1
+# %% ../book/09_transformer.ipynb #0dc1cb3a
 @dataclass(frozen=True)
 class Config:
-    """La forma di un Transformer; i valori predefiniti sono quelli di Base (Vaswani 2017, tabella 3).
+    """La forma di un Transformer; i predefiniti sono Base (Vaswani 2017, tabella 3).
 
-    Solleva `AnnotatedError` se una misura è impossibile, o se `d_model` non è pari e multiplo del numero di teste.
+    Solleva `AnnotatedError` se una misura è impossibile, o se `d_model` non è pari e
+    multiplo del numero di teste.
     """
 
     vocab_size: int  # V: pezzi del vocabolario, comune alle due lingue
@@ -76,32 +86,37 @@ class Config:
     def parameters(self) -> int:
         "I parametri di un Transformer così fatto."
         d, decoder = self.d_model, self.N_decoder or self.N
-        attention, norm, feed_forward = 4 * (d * d + d), 2 * d, 2 * d * self.d_ff + self.d_ff + d
-        blocks = self.N * (attention + 2 * norm) + decoder * (2 * attention + 3 * norm) + (self.N + decoder) * feed_forward
+        attention, norm = 4 * (d * d + d), 2 * d
+        feed_forward = 2 * d * self.d_ff + self.d_ff + d
+        blocks = self.N * (attention + feed_forward + 2 * norm)
+        blocks += decoder * (2 * attention + feed_forward + 3 * norm)
         return self.vocab_size * d + blocks + 2 * norm * self.norm_first
 
     @classmethod
     def preset(cls, name: str, vocab_size: int, **changes: Any) -> "Config":
-        """Una configurazione per nome, fra quelle di `PRESETS`; `changes` ne cambia qualche campo.
+        """Una configurazione di `PRESETS`; `changes` ne cambia qualche campo.
 
         Solleva `AnnotatedError` se il nome non esiste.
         """
         if name not in PRESETS:
-            raise AnnotatedError(f"configurazione «{name}» sconosciuta. Scegli fra: {', '.join(PRESETS)}.")
+            known = ", ".join(PRESETS)
+            raise AnnotatedError(
+                f"configurazione «{name}» sconosciuta. Scegli fra: {known}."
+            )
         return replace(cls(vocab_size, **PRESETS[name]), **changes)
 
-# %% ../book/09_transformer.ipynb #1da1a66f
+# %% ../book/09_transformer.ipynb #b6b863ca
 PRESETS: dict[str, dict[str, Any]] = {
-    "mini": {"d_model": 128, "d_ff": 512, "h": 4, "N": 3, "N_decoder": 1, "h_cross": 1, "max_len": 64},
-    "tiny": {"d_model": 128, "d_ff": 256, "h": 4, "N": 4, "dropout": 0.3, "max_len": 256},
-    "small": {"d_model": 256, "d_ff": 1024, "h": 4, "N": 3, "max_len": 256},
+    "mini": dict(d_model=128, d_ff=512, h=4, N=3, N_decoder=1, h_cross=1, max_len=64),
+    "tiny": dict(d_model=128, d_ff=256, h=4, N=4, dropout=0.3, max_len=256),
+    "small": dict(d_model=256, d_ff=1024, h=4, N=3, max_len=256),
     "base": {},
-    "big": {"d_model": 1024, "d_ff": 4096, "h": 16, "dropout": 0.3},
+    "big": dict(d_model=1024, d_ff=4096, h=16, dropout=0.3),
 }
 
-# %% ../book/09_transformer.ipynb #913fb1a4
+# %% ../book/09_transformer.ipynb #70f55142
 class TiedEmbedding(nn.Embedding):
-    "Parole all'ingresso e all'uscita con una sola matrice `weight`, V × d_model (Vaswani 2017, §3.4)."
+    "Parole all'ingresso e all'uscita con una sola matrice (Vaswani 2017, §3.4)."
 
     def __init__(self, vocab_size: int, d_model: int, max_len: int, dropout: float):
         super().__init__(vocab_size, d_model)
@@ -109,7 +124,7 @@ class TiedEmbedding(nn.Embedding):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, tokens: Tensor, start: int = 0) -> Tensor:
-        "Da indici (B, T) a vettori (B, T, d_model): embedding × √d_model, più la posizione, poi dropout."
+        "Da indici (B, T) a (B, T, d_model): embedding × √d_model, posizione, dropout."
         x = super().forward(tokens) * math.sqrt(self.embedding_dim)
         return self.dropout(self.positional(x, start))
 
@@ -117,16 +132,16 @@ class TiedEmbedding(nn.Embedding):
         "Da vettori (..., d_model) a logit (..., V)."
         return x @ self.weight.T
 
-# %% ../book/09_transformer.ipynb #26c42685
+# %% ../book/09_transformer.ipynb #1a726a8d
 def init_weights(module: nn.Module) -> None:
-    "Matrice secondo Glorot e bias nullo per uno strato lineare; deviazione standard 1/√d_model per un embedding."
+    "Strati lineari: matrice di Glorot, bias nullo. Embedding: deviazione 1/√d_model."
     if isinstance(module, nn.Linear):
         nn.init.xavier_uniform_(module.weight)
         nn.init.zeros_(module.bias)
     elif isinstance(module, nn.Embedding):
         nn.init.normal_(module.weight, std=module.embedding_dim**-0.5)
 
-# %% ../book/09_transformer.ipynb #8f02f110
+# %% ../book/09_transformer.ipynb #c6be80fd
 class Transformer(nn.Module):
     """Il Transformer encoder–decoder (Vaswani 2017, figura 1).
 
@@ -138,34 +153,58 @@ class Transformer(nn.Module):
         c = self.config = config
         self.embedding = TiedEmbedding(c.vocab_size, c.d_model, c.max_len, c.dropout)
         self.encoder = Encoder(c.N, c.d_model, c.d_ff, c.h, c.dropout, c.norm_first)
-        self.decoder = Decoder(c.N_decoder or c.N, c.d_model, c.d_ff, c.h, c.dropout, c.norm_first, c.h_cross)
+        self.decoder = Decoder(
+            c.N_decoder or c.N,
+            c.d_model,
+            c.d_ff,
+            c.h,
+            c.dropout,
+            c.norm_first,
+            c.h_cross,
+        )
         for part in (self.encoder, self.decoder, self.embedding):
             part.apply(init_weights)
 
     def encode(self, src: Tensor) -> tuple[list[tuple[Tensor, Tensor]], Tensor]:
-        "Da `src` (B, S) a chiavi e valori della memoria, una coppia per blocco del decoder, e maschera (B, 1, 1, S)."
+        """Legge `src` (B, S).
+
+        Rende chiavi e valori della memoria, una coppia per blocco del decoder, e la
+        maschera (B, 1, 1, S).
+        """
         mask = padding_mask(src, PAD)
         memory = self.encoder(self.embedding(src), mask)
         return self.decoder.keys_values(memory), mask
 
     def decode(self, src: Tensor, tgt: Tensor) -> Tensor:
-        "Da `src` (B, S) e `tgt` (B, T) ai vettori che escono dal decoder, (B, T, d_model)."
+        "Da `src` (B, S) e `tgt` (B, T) a ciò che esce dal decoder, (B, T, d_model)."
         memory, memory_mask = self.encode(src)
-        return self.decoder(self.embedding(tgt), memory, causal_mask(tgt.size(1), tgt.device), memory_mask)
+        return self.decoder(
+            self.embedding(tgt),
+            memory,
+            causal_mask(tgt.size(1), tgt.device),
+            memory_mask,
+        )
 
     def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
-        "I logit (B, T, V) della parola successiva a ogni posizione di `tgt` (B, T): *teacher forcing*."
+        "I logit (B, T, V) della parola che segue ogni posizione: *teacher forcing*."
         return self.embedding.logits(self.decode(src, tgt))
 
     def step(
-        self, tokens: Tensor, memory: list[tuple[Tensor, Tensor]], memory_mask: Tensor, caches: list[KVCache]
+        self,
+        tokens: Tensor,
+        memory: list[tuple[Tensor, Tensor]],
+        memory_mask: Tensor,
+        caches: list[KVCache],
     ) -> Tensor:
-        "Dall'ultima parola di R ipotesi, `tokens` (R, 1), ai logit della prossima (R, V); il resto è nelle cache."
+        """Dall'ultima parola di R ipotesi, `tokens` (R, 1), ai logit della prossima.
+
+        Il resto di ciò che è scritto sta nelle cache.
+        """
         x = self.embedding(tokens, start=caches[0].length)
         x = self.decoder(x, memory, None, memory_mask, caches)
         return self.embedding.logits(x[:, -1])
 
-# %% ../book/09_transformer.ipynb #939f545e
+# %% ../book/09_transformer.ipynb #6ffa0f1d
 class AttentionWeights(NamedTuple):
     "I pesi di tutte le attenzioni: ogni lista ha un tensore per blocco."
 
@@ -176,8 +215,8 @@ class AttentionWeights(NamedTuple):
 
 @torch.inference_mode()
 def attention_weights(model: Transformer, src: Tensor, tgt: Tensor) -> AttentionWeights:
-    "I pesi di tutte le attenzioni mentre `model` legge `src` (B, S) e scrive `tgt` (B, T)."
+    "I pesi di ogni attenzione mentre `model` legge `src` (B, S) e scrive `tgt` (B, T)."
     with recorded_weights(model) as weights:
         model.decode(src, tgt)
-    N = len(model.encoder.layers)  # seguono quelli del decoder: a ogni blocco i propri, poi gli incrociati
+    N = len(model.encoder.layers)  # poi il decoder: i propri, gli incrociati
     return AttentionWeights(weights[:N], weights[N::2], weights[N + 1 :: 2])
