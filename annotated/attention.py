@@ -14,7 +14,7 @@ from torch import Tensor
 
 from .knn import attend
 
-# %% ../book/02_attenzione.ipynb #9c26f6c0
+# %% ../book/02_attenzione.ipynb #aa91b1bf
 def attention(
     Q: Tensor,  # le query, (..., T, d_k)
     K: Tensor,  # le chiavi, (..., S, d_k)
@@ -23,24 +23,24 @@ def attention(
 ) -> tuple[Tensor, Tensor]:  # uscita (..., T, d_v) e pesi (..., T, S)
     """Attenzione a prodotto scalare scalato, passo per passo (Vaswani 2017, eq. 1).
 
-    Una riga di `mask` tutta False dà NaN: una query deve poter guardare almeno una chiave.
+    Una riga di `mask` tutta False dà NaN: ogni query deve poter guardare una chiave.
     """
     scores = Q @ K.transpose(-2, -1) / math.sqrt(Q.size(-1))  # (..., T, S)
     if mask is not None:
         scores = scores.masked_fill(~mask, float("-inf"))
     return attend(scores, V)
 
-# %% ../book/02_attenzione.ipynb #b1c4d488
+# %% ../book/02_attenzione.ipynb #7756cb2e
 def fast_attention(
     Q: Tensor,  # (..., T, d_k)
     K: Tensor,  # (..., S, d_k)
     V: Tensor,  # (..., S, d_v)
     mask: Tensor | None = None,  # come in `attention`
 ) -> Tensor:  # solo l'uscita, (..., T, d_v)
-    """La stessa uscita di `attention`, dal nucleo ottimizzato di PyTorch, che i pesi non li costruisce.
+    """La stessa uscita di `attention`, dal nucleo veloce di PyTorch: niente pesi.
 
-    Una query che non può guardare nulla qui rende 0, in `attention` NaN. In bfloat16 su CPU, dove quel nucleo è lento,
-    passa per `attention`.
+    Una query che non può guardare nulla qui rende 0, in `attention` NaN. In bfloat16
+    su CPU, dove quel nucleo è lento, passa per `attention`.
     """
     if Q.dtype == torch.bfloat16 and Q.device.type == "cpu":
         return attention(Q, K, V, mask)[0]

@@ -17,47 +17,47 @@ def squared_distances(
     "Quadrato della distanza euclidea fra ogni query e ogni chiave."
     return (Q.unsqueeze(-2) - K.unsqueeze(-3)).pow(2).sum(dim=-1)
 
-# %% ../book/01_knn.ipynb #14889b3d
+# %% ../book/01_knn.ipynb #651ced7f
 def attend(
-    scores: Tensor,  # quanto ogni chiave somiglia a ogni query, (..., T, S); -inf = esclusa
+    scores: Tensor,  # quanto ogni chiave somiglia a ogni query (..., T, S); -inf = no
     V: Tensor,  # i valori, (..., S, d_v)
 ) -> tuple[Tensor, Tensor]:  # la media pesata (..., T, d_v) e i pesi (..., T, S)
-    """Media dei valori pesata dalla softmax degli score: il cuore di ogni meccanismo di attenzione.
+    """Media dei valori pesata dalla softmax degli score: il cuore dell'attenzione.
 
-    I pesi sono positivi e sommano a 1 su ogni riga (Vaswani 2017, eq. 1, senza gli score).
+    I pesi sono positivi, e ogni riga somma a 1 (Vaswani 2017, eq. 1, senza gli score).
     """
     weights = scores.softmax(dim=-1)  # (..., T, S)
     return weights @ V, weights
 
-# %% ../book/01_knn.ipynb #ae622b28
+# %% ../book/01_knn.ipynb #427696fd
 def knn(
     Q: Tensor,  # le query, (T, d)
     K: Tensor,  # gli input noti, (S, d)
     V: Tensor,  # i loro output, (S, d_v)
     k: int,  # quanti vicini
-) -> tuple[Tensor, Tensor]:  # predizioni (T, d_v) e pesi (T, S): 1/k ai vicini, 0 agli altri
-    """Regressione k-NN, scritta come attenzione: score 0 ai `k` vicini e -inf a tutti gli altri."""
+) -> tuple[Tensor, Tensor]:  # predizioni (T, d_v) e pesi (T, S): 1/k ai vicini, o 0
+    """Regressione k-NN come attenzione: score 0 ai `k` vicini, -inf agli altri."""
     distances = squared_distances(Q, K)  # (T, S)
     neighbours = distances.topk(k, dim=-1, largest=False).indices  # (T, k)
     scores = torch.full_like(distances, float("-inf")).scatter(-1, neighbours, 0.0)
     return attend(scores, V)
 
-# %% ../book/01_knn.ipynb #bd43dc5f
+# %% ../book/01_knn.ipynb #9c68334f
 def soft_knn(
     Q: Tensor,  # le query, (T, d)
     K: Tensor,  # gli input noti, (S, d)
     V: Tensor,  # i loro output, (S, d_v)
     tau: float = 1.0,  # temperatura: 2·banda²
 ) -> tuple[Tensor, Tensor]:  # predizioni (T, d_v) e pesi (T, S)
-    """k-NN morbido (Nadaraya–Watson con kernel gaussiano): tutti votano, i vicini di più.
+    """k-NN morbido (Nadaraya–Watson, kernel gaussiano): tutti votano, i vicini di più.
 
     Con `tau` → 0 resta solo il vicino più prossimo; con `tau` → ∞ la media di tutti.
     """
     return attend(-squared_distances(Q, K) / tau, V)
 
-# %% ../book/01_knn.ipynb #ba40ad5f
+# %% ../book/01_knn.ipynb #10d1405c
 class KernelAttention(nn.Module):
-    """Nadaraya–Watson con metrica appresa: score = -‖W·q - W·k‖², la stessa W per query e chiavi."""
+    """Nadaraya–Watson con metrica appresa: score = -‖W·q - W·k‖², una sola W."""
 
     def __init__(
         self,
@@ -67,7 +67,9 @@ class KernelAttention(nn.Module):
         super().__init__()
         self.W = nn.Linear(d, d_k, bias=False)
 
-    def forward(self, Q: Tensor, K: Tensor, V: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, Q: Tensor, K: Tensor, V: Tensor, mask: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         "Come `soft_knn`, nello spazio appreso; `mask` (T, S), True = può votare."
         scores = -squared_distances(self.W(Q), self.W(K))
         if mask is not None:

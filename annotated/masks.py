@@ -17,10 +17,10 @@ def padding_mask(
     "Nessuno guarda il riempitivo."
     return (tokens != pad)[:, None, None, :]
 
-# %% ../book/05_maschere.ipynb #62095571
+# %% ../book/05_maschere.ipynb #f8ba5263
 def causal_mask(
     T: int,  # lunghezza della sequenza
     device: torch.device | None = None,
 ) -> Tensor:  # (1, 1, T, T), True sotto la diagonale, diagonale compresa
-    "Ogni posizione guarda sé stessa e il passato, mai il futuro (Vaswani 2017, §3.2.3)."
+    "Ogni posizione guarda sé e il passato, mai il futuro (Vaswani 2017, §3.2.3)."
     return torch.ones(T, T, dtype=torch.bool, device=device).tril()[None, None]

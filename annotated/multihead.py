@@ -20,7 +20,7 @@ def merge_heads(x: Tensor) -> Tensor:
     "(B, h, T, d_k) → (B, T, d_model): le teste di nuovo una accanto all'altra."
     return x.transpose(1, 2).flatten(-2)
 
-# %% ../book/03_multihead.ipynb #8519000e
+# %% ../book/03_multihead.ipynb #aaba7c5c
 class MultiHeadAttention(nn.Module):
     """Attenzione a più teste (Vaswani 2017, §3.2.2), con d_k = d_v = d_model / h.
 
@@ -34,7 +34,10 @@ class MultiHeadAttention(nn.Module):
     ):
         super().__init__()
         if d_model % h:
-            raise ValueError(f"h={h} non divide d_model={d_model}: ogni testa deve avere la stessa dimensione.")
+            raise ValueError(
+                f"h={h} non divide d_model={d_model}: "
+                "ogni testa deve avere la stessa dimensione."
+            )
         self.h = h
         self.W_q = nn.Linear(d_model, d_model)
         self.W_k = nn.Linear(d_model, d_model)
@@ -42,19 +45,23 @@ class MultiHeadAttention(nn.Module):
         self.W_o = nn.Linear(d_model, d_model)
 
     def keys_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        "Le chiavi e i valori di `x` (B, S, d_model), divisi per testa: due tensori (B, h, S, d_k)."
+        "Chiavi e valori di `x` (B, S, d_model), per testa: due (B, h, S, d_k)."
         return split_heads(self.W_k(x), self.h), split_heads(self.W_v(x), self.h)
 
     def forward(
         self,
         x: Tensor,  # chi domanda, (B, T, d_model)
-        keys_values: tuple[Tensor, Tensor],  # a chi domanda: ciò che rende `keys_values`
+        keys_values: tuple[
+            Tensor, Tensor
+        ],  # a chi domanda: ciò che rende `keys_values`
         mask: Tensor | None = None,  # (B, 1, T, S) o trasmissibile; True = può guardare
     ) -> Tensor:  # (B, T, d_model)
         "Ogni testa guarda per conto suo; W_o rimescola ciò che hanno trovato."
         Q = split_heads(self.W_q(x), self.h)  # (B, h, T, d_k)
         return self.W_o(merge_heads(fast_attention(Q, *keys_values, mask)))
 
-    def weights(self, x: Tensor, keys_values: tuple[Tensor, Tensor], mask: Tensor | None = None) -> Tensor:
-        "I pesi (B, h, T, S) con cui `forward` mescola i valori, calcolati passo per passo."
+    def weights(
+        self, x: Tensor, keys_values: tuple[Tensor, Tensor], mask: Tensor | None = None
+    ) -> Tensor:
+        "I pesi (B, h, T, S) con cui `forward` mescola i valori, passo per passo."
         return attention(split_heads(self.W_q(x), self.h), *keys_values, mask)[1]

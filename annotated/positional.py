@@ -9,21 +9,22 @@ __all__ = ['sinusoids', 'PositionalEncoding']
 import torch
 from torch import Tensor, nn
 
-# %% ../book/04_posizioni.ipynb #7fc55f17
+# %% ../book/04_posizioni.ipynb #f258d15d
 def sinusoids(
     n: int,  # numero di posizioni
     d_model: int,  # dimensione, pari
 ) -> Tensor:  # (n, d_model)
     """Codifica sinusoidale intrecciata (Vaswani 2017, §3.5).
 
-    PE[pos, 2i] = sin(pos / 10000^(2i/d_model)); PE[pos, 2i+1] = cos dello stesso angolo.
+    PE[pos, 2i] = sin(pos / 10000^(2i/d_model)); PE[pos, 2i+1] = cos dello stesso.
     """
     positions = torch.arange(n, dtype=torch.float64)[:, None]  # (n, 1)
-    wavelengths = 10000 ** (torch.arange(0, d_model, 2, dtype=torch.float64) / d_model)  # (d_model / 2,)
+    even = torch.arange(0, d_model, 2, dtype=torch.float64)  # (d_model / 2,)
+    wavelengths = 10000 ** (even / d_model)
     angles = positions / wavelengths  # (n, d_model / 2)
     return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2).float()
 
-# %% ../book/04_posizioni.ipynb #4b08ad5a
+# %% ../book/04_posizioni.ipynb #c6b4bc9e
 class PositionalEncoding(nn.Module):
     "Somma agli embedding la codifica sinusoidale; non ha parametri."
 
@@ -40,10 +41,13 @@ class PositionalEncoding(nn.Module):
     def forward(
         self,
         x: Tensor,  # embedding, (B, T, d_model)
-        start: int = 0,  # la posizione del primo: diversa da 0 quando si decodifica una parola alla volta
+        start: int = 0,  # la posizione del primo: non 0 se si scrive a pezzi
     ) -> Tensor:  # (B, T, d_model)
         "x + PE. Solleva `ValueError` se una posizione è oltre `max_len`."
         end = start + x.size(1)
         if end > len(self.table):
-            raise ValueError(f"{end} posizioni, la tabella ne ha {len(self.table)}: serve un max_len più grande.")
+            raise ValueError(
+                f"{end} posizioni, la tabella ne ha {len(self.table)}: "
+                "serve un max_len più grande."
+            )
         return x + self.table[start:end]

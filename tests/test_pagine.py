@@ -1,6 +1,8 @@
 """Il libro costruito, aperto in un vero Chromium senza rete, su uno schermo largo e su uno da telefono."""
 
+import json
 import re
+from collections.abc import Iterator
 from html import unescape
 from pathlib import Path
 from statistics import median
@@ -10,16 +12,28 @@ import pytest
 import yaml
 from axe_playwright_python.sync_playwright import Axe
 from conftest import Visit
-from playwright.sync_api import expect
+from playwright.sync_api import Browser, Page, expect
 
 HTML = Path(__file__).resolve().parent.parent / "book" / "_build" / "html"
 BASE = yaml.safe_load((HTML.parent.parent / "_config.yml").read_text("utf-8"))["html"]["baseurl"]
 OTHERS = ("404.html", "genindex.html", "search.html")  # la 404 vive soltanto servita: test_pubblicazione.py
 PAGES = sorted(path.name for path in HTML.glob("*.html") if path.name not in OTHERS)
-# una formula nel testo scorre soltanto se è più larga della colonna, non per la copia che leggono i lettori di schermo
-SCROLLS_FOR_NOTHING = """formulas => formulas.filter(f => f.scrollWidth > f.clientWidth
-    && f.querySelector('mjx-math').offsetWidth <= f.clientWidth).map(f => f.textContent)"""
+COLUMN = 110  # i segni di codice che stanno in una riga a 1280 pixel, con i caratteri comuni più larghi
+CUT = """limit => [...document.querySelectorAll('article pre')].filter(pre =>
+    [pre, pre.parentElement].some(box => box.scrollWidth > box.clientWidth)
+    && pre.textContent.split('\\n').every(line => [...line.trimEnd()].length <= limit)).map(pre => pre.textContent)"""
+OPEN = """() => {
+    document.querySelectorAll('article details').forEach(details => details.open = true);
+    document.querySelectorAll('.toggle-hidden').forEach(box => box.classList.remove('toggle-hidden'));
+}"""
 ENGLISH = re.compile(r"\b(the|this|your|to|toggle|source|launch|search|open|issue|page|main|click|logo)\b", re.I)
+
+
+@pytest.fixture(scope="module")
+def phone(browser: Browser) -> Iterator[Page]:
+    context = browser.new_context(viewport={"width": 390, "height": 844}, is_mobile=True, offline=True)
+    yield context.new_page()
+    context.close()
 
 
 def test_book_is_built() -> None:
@@ -30,24 +44,35 @@ def test_book_is_built() -> None:
 def test_page(visit: Visit, name: str) -> None:
     page = visit.page
     page.goto(f"file://{HTML / name}")
-    formulas = page.locator(".math:not(script)").count()
-    charts = page.locator(".vega-lite").count()
-    page.wait_for_function(
-        "([f, c]) => document.querySelectorAll('.math mjx-container').length >= f"
-        " && document.querySelectorAll('.vega-lite.vega-embed svg.marks').length == c",
-        arg=[formulas, charts],
-        timeout=20_000,
-    )
-    assert page.locator("mjx-merror").count() == 0
+    for chart in page.locator(".vega-lite").all():
+        expect(chart.locator("svg")).to_have_count(1)  # il disegno fermo
+        chart.scroll_into_view_if_needed()
+        expect(chart).to_have_class(re.compile("vega-embed"), timeout=20_000)
+    formulas = page.locator(".math:not(script)")
+    assert formulas.evaluate_all("all => all.every(f => f.querySelector('math') && !f.querySelector('merror'))")
     images = "[...document.querySelectorAll('article img')]"
     page.evaluate(f"{images}.forEach(i => i.loading = 'eager')")
     assert page.evaluate(f"Promise.all({images}.map(i => i.decode())).then(() => true)")
     assert page.evaluate(f"{images}.every(i => i.alt.trim())"), "una figura non ha testo alternativo"
     assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
-    assert not page.locator("span.math").evaluate_all(SCROLLS_FOR_NOTHING)
     results = Axe().run(page, options={"resultTypes": ["violations"], "preload": False})
     findings = [f for f in results.response["violations"] if f["impact"] in ("serious", "critical")]
     assert not [(f["id"], node["html"]) for f in findings for node in f["nodes"]]
+    phone = page.evaluate("innerWidth") < 500
+    page.evaluate(OPEN)
+    if not phone:  # la barra di scorrimento, che un browser senza finestra non disegna
+        page.set_viewport_size({"width": 1280 - 15, "height": 900})
+    assert not page.evaluate(CUT, 10_000 if phone else COLUMN), "una cella di codice o un'uscita scorre"
+
+
+LONG_LINES = 501  # quante celle hanno ancora una riga più lunga della colonna: a 1280 pixel scorrono. Può solo scendere
+
+
+def test_few_cells_are_wider_than_the_column() -> None:
+    notebooks = [json.loads(path.read_text("utf-8")) for path in HTML.parent.parent.glob("*.ipynb")]
+    cells = ["".join(cell["source"]) for book in notebooks for cell in book["cells"] if cell["cell_type"] == "code"]
+    assert len(cells) > 1000
+    assert sum(any(len(line.rstrip()) > COLUMN for line in cell.splitlines()) for cell in cells) <= LONG_LINES
 
 
 def test_links() -> None:
@@ -103,13 +128,13 @@ def test_controls_speak_italian(visit: Visit) -> None:
 
 
 def test_menus_open(visit: Visit) -> None:
-    "Gli indici del libro e della pagina: sul telefono si aprono sopra il testo, su uno schermo largo uno si chiude."
+    "Gli indici del libro e della pagina: si aprono sopra il testo; su uno schermo largo il primo si chiude."
     page = visit.page
     page.goto(f"file://{HTML / '02_attenzione.html'}")
     phone = page.evaluate("innerWidth") < 500
-    for menu in ("primary", "secondary") if phone else ("primary",):
+    for menu in ("primary", "secondary"):
         page.locator(f".{menu}-toggle:visible").click()
-        if phone:
+        if phone or menu == "secondary":
             expect(page.locator(f"#pst-{menu}-sidebar-modal")).to_have_attribute("open", "")
             page.keyboard.press("Escape")
         else:
@@ -142,8 +167,72 @@ def test_chapter_on_paper(visit: Visit) -> None:
 def test_saved_charts_have_a_name(visit: Visit) -> None:
     page = visit.page
     page.goto(f"file://{HTML / '04_posizioni.html'}")
+    page.locator(".vega-lite").first.scroll_into_view_if_needed()
     name = page.locator(".vega-actions a").first
     expect(name).to_have_attribute("download", "le-lancette.svg")
+
+
+FAMILIES = {"stretto": "Liberation Sans", "largo": "DejaVu Sans"}
+
+
+@pytest.mark.parametrize("family", FAMILIES.values())
+@pytest.mark.parametrize("name", PAGES)
+def test_phone_never_scrolls_sideways(phone: Page, name: str, family: str) -> None:
+    "Qualunque carattere sia installato: con uno stretto e con uno largo, un buon decimo di più."
+    phone.goto(f"file://{HTML / name}")
+    phone.add_style_tag(content=f"* {{ font-family: '{family}' !important; }}")
+    assert phone.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+
+
+SEARCHES = {  # che cosa si cerca, e una sezione che dev'essere fra le prime quattro
+    "cross-attention": "08_decoder.html#la-cross-attention",
+    "beam search": "16_decodifica.html#beam-search-a-mano",
+    "maschera causale": "05_maschere.html#la-maschera-causale",
+    "BLEU": "17_valutazione.html#bleu-a-mano",
+    "layer normalization": "06_blocchi.html#layer-normalization",
+    "positional encoding": "04_posizioni.html",
+}
+
+
+def test_search(visit: Visit) -> None:
+    "La ricerca vale senza rete né server: in cima la voce del glossario, poi la sezione giusta; il clic vi porta."
+    page = visit.page
+    page.goto(f"file://{HTML / 'search.html'}?q=cross-attention")
+    box = page.locator("article form.bd-search input")
+    results = page.locator("article .trovati li")
+    for query, section in SEARCHES.items():
+        box.fill(query)
+        expect(results.first.locator("a")).to_have_attribute(
+            "href", re.compile(rf"92_glossario\.html\?highlight={quote(query)}#term-")
+        )
+        links = results.locator("a").evaluate_all(
+            "all => all.slice(0, 4).map(a => a.getAttribute('href').replace(/\\?[^#]*/, ''))"
+        )
+        assert any(section in link for link in links), links
+        text = " ".join(results.locator("p").all_text_contents())
+        assert not re.search(r"\\\(|\\[a-z]+\{|\$", text), "un estratto contiene TeX"
+    box.fill("cross-attention")
+    results.locator("a").nth(1).click()
+    expect(page).to_have_url(re.compile(r"08_decoder\.html#la-cross-attention"))
+    assert page.evaluate("scrollY") > 0 and page.locator(".highlighted").count()
+
+
+def test_search_from_a_page(visit: Visit) -> None:
+    "Da una pagina si cerca nel riquadro, e l'indice si carica soltanto allora; Invio porta alla pagina dei risultati."
+    page = visit.page
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(f"file://{HTML / '02_attenzione.html'}")
+    assert not any("ricerca-indice" in url for url in asked)
+    page.locator(".search-button__button:visible").click()
+    box = page.locator("#pst-search-dialog input")
+    box.fill("softmax")
+    expect(page.locator("#pst-search-dialog .trovati li")).to_have_count(8)
+    icon, start = page.locator("#pst-search-dialog i").bounding_box(), box.bounding_box()
+    padding = float(box.evaluate("box => parseFloat(getComputedStyle(box).paddingLeft)"))
+    assert icon and start and icon["x"] + icon["width"] <= start["x"] + padding, "l'icona copre ciò che si scrive"
+    box.press("Enter")
+    expect(page.locator("article .trovati li")).not_to_have_count(0)
 
 
 def test_index_leads_to_sections() -> None:

@@ -1,14 +1,13 @@
 """Estensione Sphinx del libro.
 
-Toglie dalla pagina le direttive `#|`, segna le celle che vanno nel pacchetto, disegna i grafici Vega-Lite e le
-formule senza rete, traduce ciò che il tema lascia in inglese.
+Toglie dalla pagina le direttive `#|`, segna le celle che vanno nel pacchetto, disegna i grafici Vega-Lite
+senza rete, traduce ciò che il tema lascia in inglese.
 """
 
 import json
 import re
-import shutil
 from html import escape
-from importlib.metadata import files
+from importlib import resources
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -23,6 +22,7 @@ from sphinx.transforms import SphinxTransform
 
 DIRECTIVE = re.compile(r"^#\|\s*(\w+)\s*(.*?)\s*$")
 BUNDLE = "vega-bundle.js"
+LOCALE = {"decimal": ",", "thousands": ".", "grouping": [3], "currency": ["€", ""]}
 
 
 def is_cell(node: nodes.Node) -> bool:
@@ -67,7 +67,10 @@ class MarkExported(SphinxTransform):
 
 
 class VegaLite:
-    """Disegna le uscite Vega-Lite: la specifica resta nella pagina, e la legge `vega_avvio.js`."""
+    """Le uscite Vega-Lite: nella pagina ci sono la specifica e il disegno fermo.
+
+    Quando il grafico sta per vedersi, `grafici.js` carica il programma che lo anima.
+    """
 
     mime_priority_overrides = [("*", f"application/vnd.vegalite.v{v}+json", 1) for v in (5, 6)]
 
@@ -78,28 +81,33 @@ class VegaLite:
         spec = data.content if isinstance(data.content, dict) else json.loads(data.content)
         name = f"vega-{data.cell_index}-{data.output_index}"
         text = json.dumps(spec, ensure_ascii=False, separators=(",", ":")).replace("</", "<\\/")
+        still = vl_convert.vegalite_to_svg(spec, format_locale=LOCALE)
         html = (
-            f'<div class="vega-lite" id="{name}" role="figure"></div>\n'
+            f'<div class="vega-lite" id="{name}" role="figure">{still}</div>\n'
             f'<script type="application/json" class="vega-lite-spec" data-target="{name}">{text}</script>'
         )
         return [nodes.raw("", html, format="html", classes=["output", "vega"], vega_lite=True)]
 
 
 def write_bundles(app: Sphinx) -> None:
-    """Copia in `_static` Vega e MathJax dai pacchetti installati: la pagina non chiede nulla ad altri siti."""
+    "Scrive in `_static` il pacco di Vega: la pagina non chiede nulla ad altri siti."
     if app.builder.format != "html":
         return
     static = Path(app.outdir) / "_static"
-    for file in files("sphinx-mathjax-offline") or ():
-        name = str(file).partition("static/mathjax/")[2]
-        target = static / "mathjax" / name
-        if name == "tex-chtml.js" or name.startswith("output/chtml/fonts/woff-v2/"):
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(str(file.locate()), target)
+    static.mkdir(parents=True, exist_ok=True)
     start = Path(__file__).with_name("vega_avvio.js").read_text("utf-8")
     # il pacco è un modulo ES, che un browser rifiuta di caricare da file://: lo si chiude in una funzione
     (static / BUNDLE).write_text(f"(() => {{\n{vl_convert.javascript_bundle(start)}\n}})();\n", "utf-8")
 
+
+ONE_BY_ONE = """\
+(function next() {
+  const view = viste.shift();
+  if (!view) return;
+  start(view[0], css, view[1]);
+  setTimeout(next);
+})();
+"""
 
 LABELS = {  # i pulsanti in alto: ciò che il tema lascia in inglese, o traduce male
     "Repository": "Sorgenti",
@@ -113,7 +121,11 @@ LABELS = {  # i pulsanti in alto: ciò che il tema lascia in inglese, o traduce 
     "Scarica il file del taccuino": "Scarica il quaderno",
 }
 
-TEMPLATES = {  # ciò che i modelli del tema scrivono in inglese, senza farlo tradurre
+TEMPLATES = {  # gli script della ricerca di Sphinx, e ciò che i modelli del tema scrivono in inglese
+    **{
+        f"<script src=\"{{{{ pathto('{name}', 1) | e }}}}\"></script>": ""
+        for name in ("_static/searchtools.js", "_static/language_data.js", "searchindex.js")
+    },
     "Toggle primary sidebar": "Mostra o nascondi l'indice del libro",
     "Toggle secondary sidebar": "Mostra o nascondi l'indice della pagina",
     'aria-label="Main"': 'aria-label="Capitoli"',
@@ -165,6 +177,30 @@ def translate_scripts(app: Sphinx, error: Exception | None) -> None:
         script.write_text(script.read_text("utf-8").replace("Toggle hidden content", "Mostra o nascondi"), "utf-8")
 
 
+def share_viewer(app: Sphinx, error: Exception | None) -> None:
+    "Ogni vista porta con sé il programma che la disegna, e in un quaderno le serve; una pagina lo carica una volta."
+    if error or app.builder.format != "html":
+        return
+    folder = resources.files("annotated.study")
+    program, css = (folder.joinpath(name).read_text("utf-8") for name in ("viewer.js", "viewer.css"))
+    packed = json.dumps(css, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
+    alone = re.compile(
+        re.escape(f"<script>(() => {{\n{program}\nstart(")
+        + r'("\w+"), '
+        + re.escape(packed)
+        + r", (.*)\);\n\}\)\(\);</script>"
+    )
+    out = Path(app.outdir)
+    text = f"(() => {{\n{program}\nconst css = {packed};\n{ONE_BY_ONE}}})();\n"
+    (out / "_static" / "visore.js").write_text(text, "utf-8")
+    for page in out.glob("*.html"):
+        body, views = alone.subn(r"<script>(window.viste ??= []).push([\1, \2]);</script>", page.read_text("utf-8"))
+        if views:
+            page.write_text(
+                body.replace("</head>", '<script defer src="_static/visore.js"></script>\n</head>', 1), "utf-8"
+            )
+
+
 def translate(buttons: Any, page: str) -> None:
     for button in buttons or ():
         for key in ("text", "tooltip"):
@@ -183,7 +219,7 @@ def attribution(title: str, url: str) -> str:
 
 def finish_page(app: Sphinx, name: str, template: str, context: dict[str, Any], doctree: nodes.document | None) -> None:
     if doctree is not None and any(node.get("vega_lite") for node in doctree.findall(nodes.raw)):
-        app.add_js_file(BUNDLE, defer="defer")
+        app.add_js_file("grafici.js", defer="defer")
     url = context.get("pageurl") or name
     translate(context.get("header_buttons"), url)
     context["theme_search_bar_text"] = "Cerca nel libro"
@@ -191,11 +227,6 @@ def finish_page(app: Sphinx, name: str, template: str, context: dict[str, Any], 
         if number := app.env.toc_secnumbers.get(name, {}).get(""):
             context["pagetitle"] = f"{number[0]}. {context['pagetitle']}"  # il titolo della pagina stampata
         context["body"] = replace(context["body"], BODY) + attribution(escape(context["pagetitle"]), url)
-    context["script_files"] = [  # sphinx-thebe dichiara due volte la stessa costante, anche quando è spento
-        script
-        for script in context.get("script_files", [])
-        if "thebe" not in (str(getattr(script, "filename", script)) + str(getattr(script, "attributes", ""))).lower()
-    ]
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
@@ -208,4 +239,5 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("builder-inited", translate_theme)
     app.connect("html-page-context", finish_page, priority=900)
     app.connect("build-finished", translate_scripts)
+    app.connect("build-finished", share_viewer)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -17,7 +17,7 @@ from fastcore.docments import docments
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-SOURCE = re.compile(r"File to edit: \.\./book/(\w+)\.ipynb")
+SOURCE = re.compile(r"File to edit: (?:\.\./)+book/(\w+)\.ipynb")
 SHOWN = 100  # lettere del valore di una costante
 
 

@@ -4,13 +4,13 @@ const options = {
   formatLocale: { decimal: ",", thousands: ".", grouping: [3], currency: ["€", ""] },
   renderer: "svg",
 };
-for (const script of document.querySelectorAll("script.vega-lite-spec")) {
-  const target = document.getElementById(script.dataset.target);
+window.disegnaGrafico = (target) => {
+  const script = document.querySelector(`script.vega-lite-spec[data-target="${target.id}"]`);
   const downloadFileName = target.closest("figure[id], section[id]").id; // il nome del file che il menu salva
   vegaEmbed(target, JSON.parse(script.textContent), { ...options, downloadFileName }).then(() => { comma(target); label(target); }).catch((error) => {
     target.textContent = String(error);
   });
-}
+};
 // il pulsante del menu ha solo un disegno: gli si dà il nome che ha il menu
 function label(target) {
   target.querySelector("summary")?.setAttribute("aria-label", options.i18n.CLICK_TO_VIEW_ACTIONS);

@@ -1,0 +1,109 @@
+"""Estensione Sphinx: le formule diventano MathML mentre si costruisce il libro, e la pagina non ha più da comporle.
+
+Le traduce Temml (temml/, licenza MIT) dentro QuickJS. Il carattere è STIX Two Math (licenza OFL), ridotto ai segni che
+le pagine usano; le tabelle con cui un carattere matematico compone frazioni e radici restano.
+"""
+
+import re
+from functools import cache
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import quickjs
+from docutils import nodes
+from fontTools import subset
+from fontTools.ttLib import TTFont
+from sphinx.application import Sphinx
+from sphinx.util import logging
+from sphinx.util.math import get_node_equation_number
+from sphinx.writers.html5 import HTML5Translator
+
+HERE = Path(__file__).parent / "temml"
+FONT = "stix-two-math.woff"
+RADICAL = {0x221A, 0x210E}  # il segno di <msqrt> e la h corsiva, che nelle pagine non si leggono
+MATH = re.compile(r"<math\b.*?</math>", re.DOTALL)
+ITALIC = {
+    ord("A"): 0x1D434,
+    ord("a"): 0x1D44E,
+    ord("Α"): 0x1D6E2,
+    ord("α"): 0x1D6FC,
+}  # le variabili si scrivono in corsivo
+
+
+@cache
+def temml() -> Any:
+    context = quickjs.Context()
+    context.eval((HERE / "temml.min.js").read_text("utf-8"))
+    # JSON.stringify unisce in una stringa sola i pezzi che Temml concatena: QuickJS non sa rendere gli altri a Python
+    return context.eval(
+        "(tex, displayMode) =>"
+        " JSON.parse(JSON.stringify(temml.renderToString(tex, { displayMode, throwOnError: true })))"
+    )
+
+
+@cache
+def mathml(tex: str, display: bool) -> str:
+    if display and r"\\" in tex and r"\begin" not in tex:
+        tex = rf"\begin{{aligned}}{tex}\end{{aligned}}"
+    return str(temml()(tex, display))
+
+
+def render(translator: HTML5Translator, node: nodes.math | nodes.math_block, display: bool) -> None:
+    try:
+        translator.body.append(mathml(node.astext().strip(), display))
+    except quickjs.JSException as error:
+        logging.getLogger(__name__).warning("formula: %s", str(error).partition("\n")[0], location=node)
+        translator.body.append(translator.encode(node.astext()))
+
+
+def visit_inline(translator: HTML5Translator, node: nodes.math) -> None:
+    translator.body.append(translator.starttag(node, "span", "", CLASS="math notranslate nohighlight"))
+    render(translator, node, display=False)
+    translator.body.append("</span>")
+    raise nodes.SkipNode
+
+
+def visit_block(translator: HTML5Translator, node: nodes.math_block) -> None:
+    translator.body.append(translator.starttag(node, "div", CLASS="math notranslate nohighlight"))
+    if node.get("number"):
+        translator.body.append(f'<span class="eqno">({get_node_equation_number(translator, node)})')
+        translator.add_permalink_ref(node, "Collegamento a questa formula")
+        translator.body.append("</span>")
+    render(translator, node, display=True)
+    translator.body.append("</div>\n")
+    raise nodes.SkipNode
+
+
+def signs(pages: list[str]) -> set[int]:
+    "I segni delle formule, e il corsivo matematico che il browser mette al posto delle lettere."
+    used = {
+        ord(sign)
+        for page in pages
+        for formula in MATH.findall(page)
+        for sign in unescape(re.sub("<[^>]*>", "", formula))
+    }
+    return (
+        used
+        | RADICAL
+        | {italic + code - first for code in used for first, italic in ITALIC.items() if 0 <= code - first < 26}
+    )
+
+
+def write_font(app: Sphinx, error: Exception | None) -> None:
+    if error or app.builder.format != "html":
+        return
+    out = Path(app.outdir)
+    font = TTFont(HERE / FONT)
+    options = subset.Options(hinting=False, layout_features=["ssty", "ccmp", "dtls", "flac", "mark", "mkmk"])
+    subsetter = subset.Subsetter(options)
+    subsetter.populate(unicodes=signs([page.read_text("utf-8") for page in out.glob("*.html")]))
+    subsetter.subset(font)
+    font.flavor = "woff"
+    font.save(out / "_static" / FONT)
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    app.add_html_math_renderer("temml", (visit_inline, None), (visit_block, None))
+    app.connect("build-finished", write_font)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,236 @@
+"""Estensione Sphinx: a pagine scritte, toglie ciò che non usano.
+
+I fogli di stile diventano uno, con le sole regole di cui una pagina ha le classi, e sta nella pagina; i caratteri delle
+icone si riducono alle icone usate e stanno nel foglio; gli script comuni a tutte le pagine diventano un file solo.
+"""
+
+import base64
+import io
+import re
+from collections.abc import Iterable, Iterator
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from docutils import nodes
+from fontTools import subset
+from fontTools.ttLib import TTFont
+from jinja2.ext import Extension
+from sphinx.application import Sphinx
+
+COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
+NAME = re.compile(r"[.#]((?:\\.|[\w-])+)")
+NEGATED = re.compile(r":not\((?:[^()]|\([^()]*\))*\)")
+FACE = re.compile(r"@font-face\{[^}]*?url\(\.\./vendor/fontawesome/webfonts/([\w-]+)\.woff2\)[^}]*\}")
+VARIABLE = re.compile(r"""(--[\w-]+):(?:"[^"]*"|'[^']*'|\([^)]*\)|[^;{}"'(])*(?:;|(?=\}))""")
+SIGN = re.compile(r'"\\(f[0-9a-f]{3})"')
+SHEET = re.compile(r'<style id="foglio">.*?</style>', re.DOTALL)
+PROGRAM = re.compile(r'(<script defer src="[^"]*_static/tutto\.js)[^"]*"')
+THEME_SHEETS = ("_static/basic.css", "_static/styles/pydata-sphinx-theme.css")
+THEME_SCRIPTS = ("_static/scripts/pydata-sphinx-theme.js",)
+# thebe è spento, e dichiara due volte la stessa costante; di schede il libro non ne ha; i menu li apre menu.js
+LEFT_OUT = re.compile(r"thebe|design-tabs|DOCUMENTATION_OPTIONS\.\w+ =")
+HEAD = {  # i modelli del tema: al posto di fogli e script
+    "{{ _webpack.head_pre_assets() }}": "",
+    "{{- css() }}": """<style>
+    @font-face {
+      font-family: "STIX Two Math";
+      src: url("{{ pathto('_static/stix-two-math.woff', 1) }}") format("woff");
+      font-display: swap;
+    }
+  </style>
+  <style id="foglio"></style>""",
+    "{{ _webpack.head_js_preload() }}": """<script defer src="{{ pathto('_static/tutto.js', 1) }}"></script>""",
+    "{{ _webpack.body_post() }}": "",
+}
+
+
+def blocks(css: str) -> Iterator[tuple[str, str]]:
+    "Le regole di un foglio: ciò che sta prima della graffa, e ciò che sta dentro."
+    start = 0
+    while (brace := css.find("{", start)) >= 0:
+        prelude, depth, end, quote = css[start:brace].strip(), 1, brace + 1, ""
+        if prelude.startswith("@") and ";" in prelude:  # @charset, @import
+            prelude = prelude.rpartition(";")[2].strip()
+        while depth:
+            sign = css[end]
+            if quote:
+                quote = "" if sign == quote else quote
+                end += sign == "\\"
+            elif sign in "\"'":
+                quote = sign
+            else:
+                depth += (sign == "{") - (sign == "}")
+            end += 1
+        yield prelude, css[brace + 1 : end - 1]
+        start = end
+
+
+def selectors(prelude: str) -> list[str]:
+    "I selettori separati da virgole, non quelle fra parentesi."
+    parts, depth = [""], 0
+    for sign in prelude:
+        depth += (sign in "([") - (sign in ")]")
+        if sign == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += sign
+    return [part.strip() for part in parts]
+
+
+def matches(selector: str, used: set[str]) -> bool:
+    "Le classi e gli identificatori che chiede esistono; di `:is(a, b)` ne basta uno."
+    selector = NEGATED.sub("", selector)
+    while (inner := re.search(r":(?:is|where|has)\(([^()]*)\)", selector)) is not None:
+        if not any(matches(option, used) for option in inner[1].split(",")):
+            return False
+        selector = selector.replace(inner[0], "", 1)
+    return all(name.replace("\\", "") in used for name in NAME.findall(re.sub(r"\[[^\]]*\]", "", selector)))
+
+
+def prune(css: str, used: set[str]) -> str:
+    kept = []
+    for prelude, body in blocks(css):
+        if prelude.startswith(("@media", "@supports", "@layer", "@container")):
+            if inner := prune(body, used):
+                kept.append(f"{prelude}{{{inner}}}")
+        elif prelude.startswith("@"):
+            kept.append(f"{prelude}{{{body}}}")
+        elif wanted := [selector for selector in selectors(prelude) if matches(selector, used)]:
+            kept.append(f"{','.join(wanted)}{{{body}}}")
+    return "".join(kept)
+
+
+def squeeze(css: str) -> str:
+    css = re.sub(r"\s+", " ", COMMENT.sub("", css))
+    return re.sub(r" ?([{};,>]) ?", r"\1", css).replace(";}", "}")
+
+
+def drop_unused_animations(css: str) -> str:
+    for prelude, body in list(blocks(css)):
+        if prelude.startswith(("@keyframes", "@-webkit-keyframes")) and css.count(prelude.split()[1]) == 1:
+            css = css.replace(f"{prelude}{{{body}}}", "")
+    return css
+
+
+def drop_unused_variables(css: str, program: str) -> str:
+    "Il tema e Bootstrap definiscono centinaia di variabili; toglierne una può renderne inutile un'altra."
+    before = ""
+    while css != before:
+        before, wanted = css, set(re.findall(r"--[\w-]+(?=[\s,)])", css + program))
+        css = "".join(kept_variables(css, wanted))
+    return css
+
+
+def kept_variables(css: str, wanted: set[str]) -> Iterator[str]:
+    end = 0
+    for match in VARIABLE.finditer(css):
+        yield css[end : match.start()]
+        if match[1] in wanted:
+            yield match[0]
+        end = match.end()
+    yield css[end:]
+
+
+def icon_font(path: Path, signs: set[int]) -> str:
+    "Il carattere con le sole icone usate, scritto nel foglio; vuoto se non ne usa."
+    font = TTFont(path)
+    wanted = signs & font.getBestCmap().keys()
+    if not wanted:
+        return ""
+    subsetter = subset.Subsetter(subset.Options(hinting=False, layout_features=[], name_IDs=[0, 13, 14]))
+    subsetter.populate(unicodes=wanted)
+    subsetter.subset(font)
+    font.flavor, written = "woff", io.BytesIO()
+    font.save(written)
+    return base64.b64encode(written.getvalue()).decode()
+
+
+def with_icons(css: str, fonts: Path) -> str:
+    signs = {int(code, 16) for code in SIGN.findall(css)}
+
+    def face(match: re.Match[str]) -> str:
+        data = icon_font(fonts / f"{match[1]}.ttf", signs)
+        return re.sub(r"src:[^}]*", f'src:url(data:font/woff;base64,{data}) format("woff")', match[0]) if data else ""
+
+    return FACE.sub(face, css)
+
+
+def names_used(pages: Iterable[str], program: str) -> set[str]:
+    "Classi e identificatori delle pagine, e ogni parola degli script, che ne aggiungono."
+    used = set(re.findall(r"[\w-]+", program))
+    for page in pages:
+        for value in re.findall(r'\b(?:class|id)="([^"]*)"', page):
+            used.update(value.split())
+        for script in re.findall(r"<script\b[^>]*>([^<]{20,})</script>", page):
+            used.update(re.findall(r"[\w-]+", script))
+    return used
+
+
+def one_program(app: Sphinx, static: Path) -> str:
+    parts = []
+    for script in sorted(app.builder._js_files, key=lambda script: script.priority):  # type: ignore[attr-defined]
+        if script.filename and not LEFT_OUT.search(str(script.filename)):
+            parts.append((static.parent / script.filename).read_text("utf-8"))
+        elif not script.filename and not LEFT_OUT.search(body := script.attributes.get("body", "")):
+            parts.append(body)
+    parts += [(static.parent / name).read_text("utf-8") for name in THEME_SCRIPTS]
+    return re.sub(r"//# sourceMappingURL=.*", "", "\n;\n".join(parts))
+
+
+def one_sheet(app: Sphinx, static: Path, used: set[str], program: str) -> str:
+    own = [sheet.filename for sheet in sorted(app.builder._css_files, key=lambda sheet: sheet.priority)]  # type: ignore[attr-defined]
+    names = [*THEME_SHEETS, *dict.fromkeys(map(str, own))]
+    text = "".join((static.parent / name).read_text("utf-8") for name in names if not LEFT_OUT.search(name))
+    css = drop_unused_variables(prune(squeeze(text), used), program)
+    return with_icons(drop_unused_animations(css), static / "vendor" / "fontawesome" / "webfonts")
+
+
+def lighten(app: Sphinx, error: Exception | None) -> None:
+    if error or app.builder.format != "html":
+        return
+    static = Path(app.outdir) / "_static"
+    program = one_program(app, static)
+    (static / "tutto.js").write_text(program, "utf-8")
+    version = sha256(program.encode()).hexdigest()[:8]
+    pages = {path: path.read_text("utf-8") for path in Path(app.outdir).glob("*.html")}
+    used = names_used((SHEET.sub("", page) for page in pages.values()), program)
+    sheet = f'<style id="foglio">{one_sheet(app, static, used, program)}</style>'
+    for path, page in pages.items():
+        page = SHEET.sub(lambda _: sheet, page)
+        path.write_text(PROGRAM.sub(rf'\1?v={version}"', page), "utf-8")
+
+
+def only_own_scripts(
+    app: Sphinx, name: str, template: str, context: dict[str, Any], doctree: nodes.document | None
+) -> None:
+    "Di una pagina restano gli script che le altre non hanno; gli altri sono in `tutto.js`."
+    common = app.builder._orig_js_files  # type: ignore[attr-defined]
+    context["script_files"] = [
+        script
+        for script in context.get("script_files", ())
+        if script not in common
+        and not LEFT_OUT.search(f"{getattr(script, 'filename', script)} {getattr(script, 'attributes', '')}")
+    ]
+
+
+class OneSheet(Extension):
+    "Cambia i modelli di pagina mentre Jinja li legge."
+
+    def preprocess(self, source: str, name: str | None, filename: str | None = None) -> str:
+        for old, new in HEAD.items():
+            source = source.replace(old, new)
+        return source
+
+
+def prepare(app: Sphinx) -> None:
+    if app.builder.format == "html":
+        app.builder.templates.environment.add_extension(OneSheet)
+        app.add_js_file("menu.js")
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    app.connect("builder-inited", prepare)
+    app.connect("html-page-context", only_own_scripts, priority=980)
+    app.connect("build-finished", lighten, priority=900)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

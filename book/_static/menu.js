@@ -1,0 +1,16 @@
+// I menu in alto a destra: si aprono con il puntatore o da tastiera, si chiudono con Esc o toccando altrove.
+for (const button of document.querySelectorAll('[data-bs-toggle="dropdown"]')) {
+  const menu = button.nextElementSibling, whole = button.parentElement;
+  const show = (open) => {
+    menu.classList.toggle("show", open);
+    button.setAttribute("aria-expanded", open);
+  };
+  button.addEventListener("click", () => show(!menu.classList.contains("show")));
+  document.addEventListener("click", (event) => { if (!whole.contains(event.target)) show(false); });
+  whole.addEventListener("focusout", (event) => { if (event.relatedTarget && !whole.contains(event.relatedTarget)) show(false); });
+  whole.addEventListener("keydown", (event) => {
+    if (event.key !== "Escape" || !menu.classList.contains("show")) return;
+    show(false);
+    button.focus();
+  });
+}
