@@ -62,7 +62,7 @@ def visit(browser: Browser, url: str) -> dict[str, Any]:
     session.send("Network.emulateNetworkConditions", NETWORK)
     session.send("Emulation.setCPUThrottlingRate", {"rate": 4})
     seen: list[Response] = []
-    page.on("response", seen.append)
+    page.on("response", lambda response: seen.append(response))
     page.add_init_script(f"({WATCH})()")
     page.goto(url, wait_until="load", timeout=120_000)
     page.wait_for_timeout(3000)

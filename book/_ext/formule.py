@@ -21,6 +21,7 @@ from sphinx.writers.html5 import HTML5Translator
 
 HERE = Path(__file__).parent / "temml"
 FONT = "stix-two-math.woff"
+JOINER = "\u2060"
 RADICAL = {0x221A, 0x210E}  # il segno di <msqrt> e la h corsiva, che nelle pagine non si leggono
 MATH = re.compile(r"<math\b.*?</math>", re.DOTALL)
 ITALIC = {
@@ -58,9 +59,14 @@ def render(translator: HTML5Translator, node: nodes.math | nodes.math_block, dis
 
 
 def visit_inline(translator: HTML5Translator, node: nodes.math) -> None:
+    "Accanto alla punteggiatura che la tocca mette un segno che vieta di andare a capo lì."
+    place = node.parent.index(node)
+    before = node.parent[place - 1].astext() if place else ""
+    after = node.parent[place + 1].astext() if place + 1 < len(node.parent) else ""
     translator.body.append(translator.starttag(node, "span", "", CLASS="math notranslate nohighlight"))
+    translator.body.append(JOINER if before.endswith(("(", "[", "«")) else "")
     render(translator, node, display=False)
-    translator.body.append("</span>")
+    translator.body.append((JOINER if re.match(r"[^\w\s]", after) else "") + "</span>")
     raise nodes.SkipNode
 
 
