@@ -526,6 +526,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                         'annotated.study.viewer._panels': ('dietro_le_figure.html#_panels', 'annotated/study/viewer.py'),
                                         'annotated.study.viewer.align_pieces': ( 'dietro_le_figure.html#align_pieces',
                                                                                  'annotated/study/viewer.py'),
+                                        'annotated.study.viewer.alignment': ( 'dietro_le_figure.html#alignment',
+                                                                              'annotated/study/viewer.py'),
                                         'annotated.study.viewer.attention_view': ( 'dietro_le_figure.html#attention_view',
                                                                                    'annotated/study/viewer.py'),
                                         'annotated.study.viewer.by_words': ('dietro_le_figure.html#by_words', 'annotated/study/viewer.py'),

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Probe', 'log_probs', 'agreement', 'group_means', 'bootstrap', 'piece_mask', 'Reading', 'read_probe', 'noun_masses', 'gap', 'Search', 'search', 'halves', 'choose_and_report', 'PROBES', 'read_probes', 'microlingua_probes']
 
-# %% ../../book/21_it_animal.ipynb #42ed37f1
+# %% ../../book/21_it_animal.ipynb #7b4eee3c
 import re
 from collections.abc import Hashable, Sequence
 from typing import NamedTuple
@@ -32,7 +32,7 @@ class Probe(NamedTuple):
     clue: str  # la parola inglese che lo decide
     nouns: tuple[Noun, Noun]  # nell'ordine della frase
 
-# %% ../../book/21_it_animal.ipynb #df90e222
+# %% ../../book/21_it_animal.ipynb #2c5339a6
 @torch.inference_mode()
 def log_probs(
     model: Transformer,
@@ -43,18 +43,28 @@ def log_probs(
 ) -> Tensor:  # (n,), in nat
     "La log-probabilità che il modello dà a ogni traduzione, fine di frase compresa (*teacher forcing*)."
     if len(sources) != len(targets):
-        raise AnnotatedError(f"{len(sources)} frasi e {len(targets)} traduzioni: devono essere altrettante.")
+        raise AnnotatedError(
+            f"{len(sources)} frasi e {len(targets)} traduzioni: devono essere altrettante."
+        )
     totals, device = [], next(model.parameters()).device
     for start in range(0, len(sources), batch):
         rows = slice(start, start + batch)
-        src, tgt = ([[*ids, EOS] for ids in tokenizer.encode(list(texts[rows]))] for texts in (sources, targets))
-        tgt_in, tgt_out = pad([BOS, *ids[:-1]] for ids in tgt).to(device), pad(tgt).to(device)  # (B, T)
-        log_p = model(pad(src).to(device), tgt_in).float().log_softmax(dim=-1)  # (B, T, V)
+        src, tgt = (
+            [[*ids, EOS] for ids in tokenizer.encode(list(texts[rows]))]
+            for texts in (sources, targets)
+        )
+        tgt_in, tgt_out = (
+            pad([BOS, *ids[:-1]] for ids in tgt).to(device),
+            pad(tgt).to(device),
+        )  # (B, T)
+        log_p = (
+            model(pad(src).to(device), tgt_in).float().log_softmax(dim=-1)
+        )  # (B, T, V)
         chosen = log_p.gather(-1, tgt_out[..., None])[..., 0]  # (B, T)
         totals.append(chosen.masked_fill(tgt_out == PAD, 0.0).sum(dim=1).cpu())
     return torch.cat(totals)
 
-# %% ../../book/21_it_animal.ipynb #395230d1
+# %% ../../book/21_it_animal.ipynb #9f1d5bac
 def agreement(
     model: Transformer,
     tokenizer: Tokenizer,
@@ -63,9 +73,11 @@ def agreement(
     "Log-probabilità della traduzione giusta meno quella della gemella che sbaglia l'accordo."
     sources = [probe.en for probe in probes]
     right = log_probs(model, tokenizer, sources, [probe.it for probe in probes])
-    return right - log_probs(model, tokenizer, sources, [probe.wrong for probe in probes])
+    return right - log_probs(
+        model, tokenizer, sources, [probe.wrong for probe in probes]
+    )
 
-# %% ../../book/21_it_animal.ipynb #32e624ef
+# %% ../../book/21_it_animal.ipynb #ea5e084e
 def group_means(
     values: Tensor,  # (n, ...)
     keys: Sequence[Hashable],  # n: a quale gruppo appartiene ogni valore
@@ -73,10 +85,12 @@ def group_means(
     "La media di ogni gruppo."
     index = {key: i for i, key in enumerate(dict.fromkeys(keys))}
     rows = torch.tensor([index[key] for key in keys])
-    totals = torch.zeros(len(index), *values.shape[1:]).index_add(0, rows, values.float())
+    totals = torch.zeros(len(index), *values.shape[1:]).index_add(
+        0, rows, values.float()
+    )
     return totals / rows.bincount().view(-1, *[1] * (values.ndim - 1))
 
-# %% ../../book/21_it_animal.ipynb #cfef2762
+# %% ../../book/21_it_animal.ipynb #57f3400f
 def bootstrap(
     values: Tensor,  # (G, ...): un valore per gruppo indipendente
     rounds: int = 2000,
@@ -85,11 +99,15 @@ def bootstrap(
     "Intervallo di confidenza della media, ricampionando i gruppi (bootstrap dei percentili)."
     G, generator = len(values), torch.Generator().manual_seed(seed)
     chosen = torch.randint(G, (rounds, G), generator=generator)
-    times = torch.zeros(rounds, G).scatter_add_(1, chosen, torch.ones(rounds, G))  # quante volte esce ogni gruppo
+    times = torch.zeros(rounds, G).scatter_add_(
+        1, chosen, torch.ones(rounds, G)
+    )  # quante volte esce ogni gruppo
     means = times @ values.float().reshape(G, -1) / G  # (rounds, ...)
-    return means.quantile(torch.tensor([0.025, 0.975]), dim=0).view(2, *values.shape[1:])
+    return means.quantile(torch.tensor([0.025, 0.975]), dim=0).view(
+        2, *values.shape[1:]
+    )
 
-# %% ../../book/21_it_animal.ipynb #f5d5e619
+# %% ../../book/21_it_animal.ipynb #57e9568c
 def piece_mask(
     pieces: Sequence[str],  # nella scrittura di SentencePiece
     words: Sequence[str],  # parole che compaiono nella frase
@@ -105,7 +123,7 @@ def piece_mask(
         mask[owner[slice(*found.span())], column] = 1.0
     return mask
 
-# %% ../../book/21_it_animal.ipynb #58281ff0
+# %% ../../book/21_it_animal.ipynb #9a60b65f
 class Reading(NamedTuple):
     "Una frase di prova come la leggono l'encoder e il decoder."
 
@@ -123,7 +141,7 @@ def read_probe(tokenizer: Tokenizer, probe: Probe) -> Reading:
     step = next(i for i, (a, b) in pairs if a != b)
     return Reading(src, [BOS, *right[:step]], right[step], wrong[step])
 
-# %% ../../book/21_it_animal.ipynb #dec09d65
+# %% ../../book/21_it_animal.ipynb #6d77a164
 def _query(pieces: Sequence[str], probe: Probe, start: int | str) -> int:
     "La posizione da cui si guarda, nella frase inglese."
     word = probe.clue if start == "indizio" else "it"
@@ -135,7 +153,8 @@ def noun_masses(
     model: Transformer,
     tokenizer: Tokenizer,
     probes: Sequence[Probe],  # n frasi
-    start: int | str = 0,  # pezzi dopo «it», «indizio»; «decoder» o «cross»: la desinenza
+    start: int
+    | str = 0,  # pezzi dopo «it», «indizio»; «decoder» o «cross»: la desinenza
     batch: int = 64,
 ) -> Tensor:  # (n, N, h, 2)
     "La massa che ogni testa, da un punto di partenza, dà a ciascuno dei due nomi."
@@ -149,12 +168,20 @@ def noun_masses(
             names = [noun.it if kind == "decoder" else noun.en for noun in probe.nouns]
             nouns.append(piece_mask(pieces, names))
             ending = kind != "encoder"
-            queries.append(len(read.tgt) - 1 if ending else _query(pieces, probe, start))
+            queries.append(
+                len(read.tgt) - 1 if ending else _query(pieces, probe, start)
+            )
         rows, query = torch.arange(len(chunk)), torch.tensor(queries)
-        table = nn.utils.rnn.pad_sequence(nouns, batch_first=True).to(device)  # (B, S, 2)
-        src, tgt = (pad(ids).to(device) for ids in zip(*(r[:2] for r in readings), strict=True))
+        table = nn.utils.rnn.pad_sequence(nouns, batch_first=True).to(
+            device
+        )  # (B, S, 2)
+        src, tgt = (
+            pad(ids).to(device) for ids in zip(*(r[:2] for r in readings), strict=True)
+        )
         weights = getattr(attention_weights(model, src, tgt), kind)  # N × (B, h, T, S)
-        masses.append(torch.stack([w[rows, :, query] @ table for w in weights], 1).cpu())
+        masses.append(
+            torch.stack([w[rows, :, query] @ table for w in weights], 1).cpu()
+        )
     return torch.cat(masses)
 
 # %% ../../book/21_it_animal.ipynb #028d0d34
@@ -166,34 +193,38 @@ def gap(
     sign = torch.tensor([1.0 - 2.0 * probe.antecedent for probe in probes])
     return sign[:, None, None] * (masses[..., 0] - masses[..., 1])
 
-# %% ../../book/21_it_animal.ipynb #abd26495
+# %% ../../book/21_it_animal.ipynb #b59747df
 class Search(NamedTuple):
     "L'esito di una ricerca fra molte teste."
 
     t: Tensor  # scarto medio diviso per il suo errore standard
     p: Tensor  # quanto spesso il caso fa altrettanto, corretto per tutte le teste
-    structural: Tensor  # True = lo scarto è zero per costruzione
+    blind: Tensor  # True = non può saperne nulla, per costruzione
 
 
 def search(
     values: Tensor,  # (G, ...): lo scarto di ogni cornice, per ogni testa
     rounds: int = 2000,
     seed: int = 0,
+    blind: Tensor | None = None,  # (...): le teste da non contare
 ) -> Search:
     "Quali teste guardano l'antecedente più di quanto faccia la migliore per caso."
     x = values.flatten(1).double()
-    G, structural, square = len(x), x.abs().amax(dim=0) < 1e-6, x.square().mean(dim=0)
+    G, square = len(x), x.square().mean(dim=0)
+    out = torch.zeros(x.size(1), dtype=torch.bool) if blind is None else blind.flatten()
 
     def student(mean: Tensor) -> Tensor:  # cambiare i segni non cambia i quadrati
         error = ((square - mean.square()) / (G - 1)).clamp(min=1e-12).sqrt()
-        return (mean / error).masked_fill(structural, 0.0)
+        return (mean / error).masked_fill(out, 0.0)
 
-    coins = torch.randint(0, 2, (rounds, G), generator=torch.Generator().manual_seed(seed))
+    coins = torch.randint(
+        0, 2, (rounds, G), generator=torch.Generator().manual_seed(seed)
+    )
     t, null = student(x.mean(dim=0)), student((coins * 2.0 - 1.0).double() @ x / G)
     p = (1 + (null.amax(dim=1)[:, None] >= t).sum(dim=0)) / (1 + rounds)
-    return Search(*(y.view(values.shape[1:]) for y in (t, p, structural)))
+    return Search(*(y.view(values.shape[1:]) for y in (t, p, out)))
 
-# %% ../../book/21_it_animal.ipynb #a43e1f98
+# %% ../../book/21_it_animal.ipynb #94d25c71
 def halves(G: int, seed: int = 0) -> tuple[Tensor, Tensor]:
     "Le cornici su cui si sceglie e quelle su cui si riferisce."
     order = torch.randperm(G, generator=torch.Generator().manual_seed(seed))
@@ -211,16 +242,19 @@ def choose_and_report(
     low, high = bootstrap(kept).tolist()
     return best, (kept.mean().item(), low, high)
 
-# %% ../../book/82_dietro_le_figure.ipynb #138208f2
+# %% ../../book/82_dietro_le_figure.ipynb #c6bab314
+import importlib.resources
 import random
-from importlib.resources import files
 from pathlib import Path
 
 from ..data import read_lines
-from .microlingua import ADJECTIVES, Example
+from . import microlingua
+from .microlingua import Example
 
-# %% ../../book/82_dietro_le_figure.ipynb #3725d369
-PROBES = Path(str(files("annotated.study"))) / "coreference.tsv"  # le nostre coppie minime
+# %% ../../book/82_dietro_le_figure.ipynb #da952334
+PROBES = (
+    Path(str(importlib.resources.files("annotated.study"))) / "coreference.tsv"
+)  # le nostre coppie minime
 
 
 def _words(sentence: str) -> list[str]:
@@ -232,10 +266,12 @@ def _agreement_only(probe: Probe) -> bool:
     right, wrong = probe.it.rstrip(".").split(), probe.wrong.rstrip(".").split()
     good, bad = "oa" if probe.nouns[probe.antecedent].gender == "m" else "ao"
     changed = [(a, b) for a, b in zip(right, wrong, strict=False) if a != b]
-    endings = all(a[:-1] == b[:-1] and (a[-1], b[-1]) == (good, bad) for a, b in changed)
+    endings = all(
+        a[:-1] == b[:-1] and (a[-1], b[-1]) == (good, bad) for a, b in changed
+    )
     return len(right) == len(wrong) and bool(changed) and endings
 
-# %% ../../book/82_dietro_le_figure.ipynb #ed3df3c2
+# %% ../../book/82_dietro_le_figure.ipynb #9377c3b6
 def _complaint(probe: Probe) -> str | None:
     "Che cosa non va in una frase di prova; `None` se va bene."
     words, (first, second) = _words(probe.en), probe.nouns
@@ -246,9 +282,13 @@ def _complaint(probe: Probe) -> str | None:
         return "i nomi non sono nell'ordine della frase"
     if {first.gender, second.gender} != {"m", "f"}:
         return "i due nomi devono essere uno maschile (m) e uno femminile (f)"
-    return None if _agreement_only(probe) else "le due traduzioni devono differire solo nell'accordo (-o/-a)"
+    return (
+        None
+        if _agreement_only(probe)
+        else "le due traduzioni devono differire solo nell'accordo (-o/-a)"
+    )
 
-# %% ../../book/82_dietro_le_figure.ipynb #49beb5ca
+# %% ../../book/82_dietro_le_figure.ipynb #926fc503
 def _parse(line: str) -> Probe:
     columns = line.split("\t")
     if len(columns) != 13:
@@ -256,18 +296,31 @@ def _parse(line: str) -> Probe:
     frame, pair, en, it, wrong, antecedent, clue, *names = columns
     if not (frame.isdecimal() and pair.isdecimal() and antecedent in ("1", "2")):
         raise ValueError("cornice e coppia devono essere numeri, l'antecedente 1 o 2")
-    nouns = Noun(names[0], names[1], names[2], ""), Noun(names[3], names[4], names[5], "")
+    nouns = (
+        Noun(names[0], names[1], names[2], ""),
+        Noun(names[3], names[4], names[5], ""),
+    )
     return Probe(int(frame), int(pair), en, it, wrong, int(antecedent) - 1, clue, nouns)
 
 
 def _pair_complaint(a: Probe, b: Probe) -> str | None:
-    same = (a.frame, a.pair, a.nouns, 1 - a.antecedent) == (b.frame, b.pair, b.nouns, b.antecedent)
+    same = (a.frame, a.pair, a.nouns, 1 - a.antecedent) == (
+        b.frame,
+        b.pair,
+        b.nouns,
+        b.antecedent,
+    )
     swapped = [b.clue if word == a.clue else word for word in _words(a.en)]
-    return None if same and swapped == _words(b.en) else "non fa coppia minima con la riga che precede"
+    return (
+        None
+        if same and swapped == _words(b.en)
+        else "non fa coppia minima con la riga che precede"
+    )
 
-# %% ../../book/82_dietro_le_figure.ipynb #ecffc4b8
+# %% ../../book/82_dietro_le_figure.ipynb #3b5a32d8
 def read_probes(
-    path: str | Path = PROBES,  # tredici colonne; le righe con # sono commenti, la prima dà i nomi
+    path: str
+    | Path = PROBES,  # tredici colonne; le righe con # sono commenti, la prima dà i nomi
 ) -> list[Probe]:  # a due a due, i membri di ogni coppia minima
     "Legge e controlla le coppie minime; `AnnotatedError`, con file e riga, se una frase o una coppia non va."
     numbered = enumerate(read_lines(path), 1)
@@ -282,15 +335,21 @@ def read_probes(
         except ValueError as error:
             complaint = str(error)
         if complaint:
-            raise AnnotatedError(f"{path}, riga {number}: {complaint}. Correggi la riga.")
+            raise AnnotatedError(
+                f"{path}, riga {number}: {complaint}. Correggi la riga."
+            )
         probes.append(probe)
     if not probes or len(probes) % 2:
-        raise AnnotatedError(f"{path}: {len(probes)} frasi; servono coppie. Completa il file.")
+        raise AnnotatedError(
+            f"{path}: {len(probes)} frasi; servono coppie. Completa il file."
+        )
     return probes
 
-# %% ../../book/82_dietro_le_figure.ipynb #f74ef9c8
+# %% ../../book/82_dietro_le_figure.ipynb #48f11dbe
 def microlingua_probes(
-    examples: Sequence[Example],  # con nomi di genere diverso, come le coppie tenute da parte
+    examples: Sequence[
+        Example
+    ],  # con nomi di genere diverso, come le coppie tenute da parte
     seed: int = 0,
 ) -> list[Probe]:  # due per esempio: la frase e la sua gemella
     "Coppie minime della microlingua; fanno cornice le frasi con gli stessi due nomi."
@@ -298,11 +357,13 @@ def microlingua_probes(
     frames: dict[frozenset[str], int] = {}
     for i, e in enumerate(examples):
         words = _words(e.en)
-        nouns = sorted((e.antecedent, e.distractor), key=lambda noun: words.index(noun.en))
+        nouns = sorted(
+            (e.antecedent, e.distractor), key=lambda noun: words.index(noun.en)
+        )
         frame = frames.setdefault(frozenset(noun.en for noun in nouns), len(frames))
         start, _, rest = e.it.rpartition(" ess")  # rest: «o era troppo stanco.»
         middle, stem = rest[1 : rest.rindex(" ") + 1], rest[rest.rindex(" ") + 1 : -2]
-        twin, twin_stem = rng.choice(ADJECTIVES[e.distractor.category])
+        twin, twin_stem = rng.choice(microlingua.ADJECTIVES[e.distractor.category])
         for noun, clue, root in (
             (e.antecedent, words[-1], stem),
             (e.distractor, twin, twin_stem),
@@ -312,6 +373,8 @@ def microlingua_probes(
             en = e.en.removesuffix(f"{words[-1]}.") + f"{clue}."
             antecedent = nouns.index(noun)
             probes.append(
-                Probe(frame, i, en, right, wrong, antecedent, clue, (nouns[0], nouns[1]))
+                Probe(
+                    frame, i, en, right, wrong, antecedent, clue, (nouns[0], nouns[1])
+                )
             )
     return probes
