@@ -242,7 +242,7 @@ def choose_and_report(
     low, high = bootstrap(kept).tolist()
     return best, (kept.mean().item(), low, high)
 
-# %% ../../book/82_dietro_le_figure.ipynb #2c46e6ff
+# %% ../../book/82_dietro_le_figure.ipynb #27038a12
 import importlib.resources
 import random
 from pathlib import Path
@@ -251,8 +251,10 @@ from ..data import read_lines
 from . import microlingua
 from .microlingua import Example
 
-# %% ../../book/82_dietro_le_figure.ipynb #6b950d1b
-PROBES = Path(str(importlib.resources.files("annotated.study"))) / "coreference.tsv"  # le nostre coppie minime
+# %% ../../book/82_dietro_le_figure.ipynb #da0cb5a4
+PROBES = (
+    Path(str(importlib.resources.files("annotated.study"))) / "coreference.tsv"
+)  # le nostre coppie minime
 
 
 def _words(sentence: str) -> list[str]:
@@ -264,10 +266,12 @@ def _agreement_only(probe: Probe) -> bool:
     right, wrong = probe.it.rstrip(".").split(), probe.wrong.rstrip(".").split()
     good, bad = "oa" if probe.nouns[probe.antecedent].gender == "m" else "ao"
     changed = [(a, b) for a, b in zip(right, wrong, strict=False) if a != b]
-    endings = all(a[:-1] == b[:-1] and (a[-1], b[-1]) == (good, bad) for a, b in changed)
+    endings = all(
+        a[:-1] == b[:-1] and (a[-1], b[-1]) == (good, bad) for a, b in changed
+    )
     return len(right) == len(wrong) and bool(changed) and endings
 
-# %% ../../book/82_dietro_le_figure.ipynb #9e936b60
+# %% ../../book/82_dietro_le_figure.ipynb #b4cf46e2
 def _complaint(probe: Probe) -> str | None:
     "Che cosa non va in una frase di prova; `None` se va bene."
     words, (first, second) = _words(probe.en), probe.nouns
@@ -278,9 +282,13 @@ def _complaint(probe: Probe) -> str | None:
         return "i nomi non sono nell'ordine della frase"
     if {first.gender, second.gender} != {"m", "f"}:
         return "i due nomi devono essere uno maschile (m) e uno femminile (f)"
-    return None if _agreement_only(probe) else "le due traduzioni devono differire solo nell'accordo (-o/-a)"
+    return (
+        None
+        if _agreement_only(probe)
+        else "le due traduzioni devono differire solo nell'accordo (-o/-a)"
+    )
 
-# %% ../../book/82_dietro_le_figure.ipynb #0a03c4b1
+# %% ../../book/82_dietro_le_figure.ipynb #3edfc487
 def _parse(line: str) -> Probe:
     columns = line.split("\t")
     if len(columns) != 13:
@@ -288,18 +296,31 @@ def _parse(line: str) -> Probe:
     frame, pair, en, it, wrong, antecedent, clue, *names = columns
     if not (frame.isdecimal() and pair.isdecimal() and antecedent in ("1", "2")):
         raise ValueError("cornice e coppia devono essere numeri, l'antecedente 1 o 2")
-    nouns = Noun(names[0], names[1], names[2], ""), Noun(names[3], names[4], names[5], "")
+    nouns = (
+        Noun(names[0], names[1], names[2], ""),
+        Noun(names[3], names[4], names[5], ""),
+    )
     return Probe(int(frame), int(pair), en, it, wrong, int(antecedent) - 1, clue, nouns)
 
 
 def _pair_complaint(a: Probe, b: Probe) -> str | None:
-    same = (a.frame, a.pair, a.nouns, 1 - a.antecedent) == (b.frame, b.pair, b.nouns, b.antecedent)
+    same = (a.frame, a.pair, a.nouns, 1 - a.antecedent) == (
+        b.frame,
+        b.pair,
+        b.nouns,
+        b.antecedent,
+    )
     swapped = [b.clue if word == a.clue else word for word in _words(a.en)]
-    return None if same and swapped == _words(b.en) else "non fa coppia minima con la riga che precede"
+    return (
+        None
+        if same and swapped == _words(b.en)
+        else "non fa coppia minima con la riga che precede"
+    )
 
-# %% ../../book/82_dietro_le_figure.ipynb #bcb1b1a2
+# %% ../../book/82_dietro_le_figure.ipynb #90e326b1
 def read_probes(
-    path: str | Path = PROBES,  # tredici colonne; le righe con # sono commenti, la prima dà i nomi
+    path: str
+    | Path = PROBES,  # tredici colonne; le righe con # sono commenti, la prima dà i nomi
 ) -> list[Probe]:  # a due a due, i membri di ogni coppia minima
     "Legge e controlla le coppie minime; `AnnotatedError`, con file e riga, se una frase o una coppia non va."
     numbered = enumerate(read_lines(path), 1)
@@ -314,15 +335,21 @@ def read_probes(
         except ValueError as error:
             complaint = str(error)
         if complaint:
-            raise AnnotatedError(f"{path}, riga {number}: {complaint}. Correggi la riga.")
+            raise AnnotatedError(
+                f"{path}, riga {number}: {complaint}. Correggi la riga."
+            )
         probes.append(probe)
     if not probes or len(probes) % 2:
-        raise AnnotatedError(f"{path}: {len(probes)} frasi; servono coppie. Completa il file.")
+        raise AnnotatedError(
+            f"{path}: {len(probes)} frasi; servono coppie. Completa il file."
+        )
     return probes
 
-# %% ../../book/82_dietro_le_figure.ipynb #d9b253b9
+# %% ../../book/82_dietro_le_figure.ipynb #7fd23f55
 def microlingua_probes(
-    examples: Sequence[Example],  # con nomi di genere diverso, come le coppie tenute da parte
+    examples: Sequence[
+        Example
+    ],  # con nomi di genere diverso, come le coppie tenute da parte
     seed: int = 0,
 ) -> list[Probe]:  # due per esempio: la frase e la sua gemella
     "Coppie minime della microlingua; fanno cornice le frasi con gli stessi due nomi."
@@ -330,7 +357,9 @@ def microlingua_probes(
     frames: dict[frozenset[str], int] = {}
     for i, e in enumerate(examples):
         words = _words(e.en)
-        nouns = sorted((e.antecedent, e.distractor), key=lambda noun: words.index(noun.en))
+        nouns = sorted(
+            (e.antecedent, e.distractor), key=lambda noun: words.index(noun.en)
+        )
         frame = frames.setdefault(frozenset(noun.en for noun in nouns), len(frames))
         start, _, rest = e.it.rpartition(" ess")  # rest: «o era troppo stanco.»
         middle, stem = rest[1 : rest.rindex(" ") + 1], rest[rest.rindex(" ") + 1 : -2]
@@ -344,6 +373,8 @@ def microlingua_probes(
             en = e.en.removesuffix(f"{words[-1]}.") + f"{clue}."
             antecedent = nouns.index(noun)
             probes.append(
-                Probe(frame, i, en, right, wrong, antecedent, clue, (nouns[0], nouns[1]))
+                Probe(
+                    frame, i, en, right, wrong, antecedent, clue, (nouns[0], nouns[1])
+                )
             )
     return probes

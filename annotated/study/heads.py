@@ -286,12 +286,14 @@ def bleu_difference(
         bleu_of(ours) - bleu_of(theirs), *np.quantile(samples, (0.025, 0.975)).tolist()
     )
 
-# %% ../../book/82_dietro_le_figure.ipynb #d87815ab
+# %% ../../book/82_dietro_le_figure.ipynb #50089263
 from random import Random
 
-# %% ../../book/82_dietro_le_figure.ipynb #4fc227ef
+# %% ../../book/82_dietro_le_figure.ipynb #66e31295
 DETERMINERS = "the this that every my his her our".split()
-ADJECTIVES = "old new small big little strange beautiful good poor rich young famous".split()
+ADJECTIVES = (
+    "old new small big little strange beautiful good poor rich young famous".split()
+)
 NOUNS = (
     "doctor teacher student woman man farmer girl boy friend lawyer minister worker president soldier "
     "dog horse book letter house door table window garden car bridge picture road tree"
@@ -301,11 +303,18 @@ VERBS = (
     "describe/described/described watch/watched/watched paint/painted/painted remember/remembered/remembered"
 ).split()
 PREPOSITIONS = "near behind with from for under".split()
-AUXILIARIES = {"has": 2, "had": 2, "will": 0, "can": 0, "must": 0, "should": 0}  # quale forma del verbo vuole
+AUXILIARIES = {
+    "has": 2,
+    "had": 2,
+    "will": 0,
+    "can": 0,
+    "must": 0,
+    "should": 0,
+}  # quale forma del verbo vuole
 ADVERBS = "never always often already really finally".split()
 OPENINGS = ["", "", "Yesterday", "Sometimes", "In the end"]
 
-# %% ../../book/82_dietro_le_figure.ipynb #71c75911
+# %% ../../book/82_dietro_le_figure.ipynb #1f8d0a45
 RELATIONS = [
     ("nome", "determinante"), ("nome", "aggettivo"), ("verbo", "soggetto"), ("verbo", "oggetto"), ("verbo", "ausiliare"),
     ("preposizione", "nome"),
@@ -326,10 +335,12 @@ class Parsed(NamedTuple):
         self.words.append(word)
         return len(self.words) - 1
 
-# %% ../../book/82_dietro_le_figure.ipynb #525602fc
+# %% ../../book/82_dietro_le_figure.ipynb #e3ce06e1
 def _noun_phrase(s: Parsed, rng: Random) -> int:
     determiner = s.add(rng.choice(DETERMINERS))
-    adjectives = [s.add(word) for word in rng.sample(ADJECTIVES, rng.choice((0, 0, 1, 1, 2)))]
+    adjectives = [
+        s.add(word) for word in rng.sample(ADJECTIVES, rng.choice((0, 0, 1, 1, 2)))
+    ]
     noun = s.add(rng.choice(NOUNS))
     s.relations["nome", "determinante"].append((noun, determiner))
     s.relations["nome", "aggettivo"] += [(noun, adjective) for adjective in adjectives]
@@ -337,11 +348,16 @@ def _noun_phrase(s: Parsed, rng: Random) -> int:
 
 
 def _place(s: Parsed, rng: Random) -> None:
-    s.relations["preposizione", "nome"].append((s.add(rng.choice(PREPOSITIONS)), _noun_phrase(s, rng)))
+    s.relations["preposizione", "nome"].append(
+        (s.add(rng.choice(PREPOSITIONS)), _noun_phrase(s, rng))
+    )
 
 
 def _predicate(s: Parsed, rng: Random, subject: int, simple: bool) -> None:
-    forms, name = rng.choice(VERBS).split("/"), "" if simple else rng.choice(list(AUXILIARIES))
+    forms, name = (
+        rng.choice(VERBS).split("/"),
+        "" if simple else rng.choice(list(AUXILIARIES)),
+    )
     auxiliary = s.add(name) if name else None
     if name and rng.random() < 0.5:
         s.add(rng.choice(ADVERBS))
@@ -351,7 +367,7 @@ def _predicate(s: Parsed, rng: Random, subject: int, simple: bool) -> None:
     s.relations["verbo", "soggetto"].append((verb, subject))
     s.relations["verbo", "oggetto"].append((verb, _noun_phrase(s, rng)))
 
-# %% ../../book/82_dietro_le_figure.ipynb #33c0f89e
+# %% ../../book/82_dietro_le_figure.ipynb #cc848c27
 def parsed_sentences(n: int, seed: int = 0) -> list[Parsed]:
     "Genera `n` frasi diverse con le loro dipendenze."
     rng = Random(seed)

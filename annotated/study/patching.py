@@ -6,7 +6,7 @@
 __all__ = ['Spot', 'Stream', 'site', 'activations', 'replaced', 'Twins', 'twins', 'margins', 'exchange', 'effect', 'places',
            'resampled', 'ablated']
 
-# %% ../../book/82_dietro_le_figure.ipynb #116e0b98
+# %% ../../book/82_dietro_le_figure.ipynb #b0893fc8
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
@@ -22,7 +22,7 @@ from .heads import Estimate, Head, attention_of, bootstrap
 from ..tokenizer import Tokenizer
 from ..transformer import Transformer
 
-# %% ../../book/82_dietro_le_figure.ipynb #d1da372b
+# %% ../../book/82_dietro_le_figure.ipynb #9a3352dd
 class Stream(NamedTuple):
     "Ciò che entra nello strato `layer` (da 0) di una pila; con `layer` = N, l'uscita dell'ultimo."
 
@@ -42,7 +42,7 @@ def site(model: Transformer, spot: Spot) -> tuple[nn.Module, slice]:
     d_k = attention.W_o.in_features // attention.h
     return attention.W_o, slice(spot.head * d_k, (spot.head + 1) * d_k)
 
-# %% ../../book/82_dietro_le_figure.ipynb #febc0d5c
+# %% ../../book/82_dietro_le_figure.ipynb #2345c036
 @torch.inference_mode()
 def activations(
     model: Transformer,
@@ -63,7 +63,7 @@ def activations(
         model.decode(src, tgt)
     return found
 
-# %% ../../book/82_dietro_le_figure.ipynb #19514b8c
+# %% ../../book/82_dietro_le_figure.ipynb #65ea5d1a
 @contextmanager
 def replaced(
     model: Transformer,
@@ -82,7 +82,7 @@ def replaced(
             hooks.callback(module.register_forward_pre_hook(swap).remove)
         yield
 
-# %% ../../book/82_dietro_le_figure.ipynb #2e4d5ac8
+# %% ../../book/82_dietro_le_figure.ipynb #6175aba1
 class Twins(NamedTuple):
     "Frasi da leggere, ciascuna con la gemella da cui prendere i valori."
 
@@ -101,17 +101,21 @@ def _partner(a: Sequence[int], b: Sequence[int]) -> list[int]:
     clue, shift = next((i for i, (x, y) in pairs if x != y), len(a)), len(b) - len(a)
     return [i if i < clue else max(clue, i + shift) for i in range(len(a))]
 
-# %% ../../book/82_dietro_le_figure.ipynb #98c53718
+# %% ../../book/82_dietro_le_figure.ipynb #9210c692
 def twins(
     tokenizer: Tokenizer,
-    probes: Sequence[Probe],  # a due a due i membri di ogni coppia, come da `read_probes`
+    probes: Sequence[
+        Probe
+    ],  # a due a due i membri di ogni coppia, come da `read_probes`
     back: bool = False,  # il ritorno: si legge la gemella e si prende dalla frase
 ) -> Twins:
     "Ogni frase con la sua gemella; l'italiano e il pezzo giusto restano quelli della frase."
     read = [read_probe(tokenizer, probe) for probe in probes]
     own, twin = range(len(probes)), [i ^ 1 for i in range(len(probes))]
     rows, others = (twin, own) if back else (own, twin)
-    partner = [_partner(read[i].src, read[j].src) for i, j in zip(rows, others, strict=True)]
+    partner = [
+        _partner(read[i].src, read[j].src) for i, j in zip(rows, others, strict=True)
+    ]
     return Twins(
         pad(read[i].src for i in rows),
         pad(read[i].src for i in others),
@@ -122,7 +126,7 @@ def twins(
         [probes[i] for i in rows],
     )
 
-# %% ../../book/82_dietro_le_figure.ipynb #52227071
+# %% ../../book/82_dietro_le_figure.ipynb #e1be93b6
 @torch.inference_mode()
 def margins(
     model: Transformer,
@@ -135,11 +139,13 @@ def margins(
     logits = model.embedding.logits(model.decode(src, twins.target)[rows, step]).float()
     return logits[rows, twins.good] - logits[rows, twins.bad]
 
-# %% ../../book/82_dietro_le_figure.ipynb #af79804a
+# %% ../../book/82_dietro_le_figure.ipynb #a3c1b8f9
 def exchange(
     model: Transformer,
     twins: Twins,
-    experiments: Sequence[Mapping[Spot, Tensor]],  # ognuno: posto → dove, (n, S) o (n, T)
+    experiments: Sequence[
+        Mapping[Spot, Tensor]
+    ],  # ognuno: posto → dove, (n, S) o (n, T)
 ) -> Tensor:  # (esperimenti, n)
     "I margini quando nei posti di ogni esperimento si mettono i valori della gemella."
     spots = list(dict.fromkeys(spot for swaps in experiments for spot in swaps))
@@ -154,7 +160,7 @@ def exchange(
             rows.append(margins(model, twins))
     return torch.stack(rows)
 
-# %% ../../book/82_dietro_le_figure.ipynb #dd93d1f4
+# %% ../../book/82_dietro_le_figure.ipynb #99315017
 def effect(
     twins: Twins,
     base: Tensor,  # (n,): il margine della frase
@@ -163,19 +169,25 @@ def effect(
 ) -> Estimate:
     "Quanta della differenza fra le due frasi passa dai posti scambiati: 0 nulla, 1 tutta."
     frames = np.unique([probe.frame for probe in twins.probes], return_inverse=True)[1]
-    moved, whole = (np.bincount(frames, weights=(base - x).numpy()) for x in (patched, other))
+    moved, whole = (
+        np.bincount(frames, weights=(base - x).numpy()) for x in (patched, other)
+    )
     return bootstrap(moved, whole)
 
-# %% ../../book/82_dietro_le_figure.ipynb #f1e6ffd8
+# %% ../../book/82_dietro_le_figure.ipynb #df324688
 def places(tokenizer: Tokenizer, twins: Twins) -> dict[str, Tensor]:  # (n, S)
     "Dove stanno, in ogni frase di `twins.source`, i posti di cui parliamo."
     names = ("1° nome", "2° nome", "it", "dopo «it»", "in mezzo", "indizio", "fine")
     masks = {name: torch.zeros_like(twins.source, dtype=torch.bool) for name in names}
-    for row, (ids, probe) in enumerate(zip(twins.source.tolist(), twins.probes, strict=True)):
+    for row, (ids, probe) in enumerate(
+        zip(twins.source.tolist(), twins.probes, strict=True)
+    ):
         end = ids.index(EOS) + 1
         words = (*(noun.en for noun in probe.nouns), "it", probe.clue)
         found = piece_mask(tokenizer.pieces(ids[:end]), words).bool()  # (end, 4)
-        for name, column in zip(("1° nome", "2° nome", "it", "indizio"), found.T, strict=True):
+        for name, column in zip(
+            ("1° nome", "2° nome", "it", "indizio"), found.T, strict=True
+        ):
             masks[name][row, :end] = column
         after, clue = (int(found[:, c].nonzero().max()) + 1 for c in (2, 3))
         masks["dopo «it»"][row, after] = not found[after, 3]
@@ -183,15 +195,19 @@ def places(tokenizer: Tokenizer, twins: Twins) -> dict[str, Tensor]:  # (n, S)
         masks["fine"][row, clue:end] = True
     return masks
 
-# %% ../../book/82_dietro_le_figure.ipynb #c146c63a
+# %% ../../book/82_dietro_le_figure.ipynb #a555440f
 def resampled(twins: Twins, seed: int = 0) -> Twins:
     "Al posto della gemella, una frase presa a sorte; le posizioni si contano dalla fine."
-    order = torch.randperm(len(twins.source), generator=torch.Generator().manual_seed(seed))
+    order = torch.randperm(
+        len(twins.source), generator=torch.Generator().manual_seed(seed)
+    )
     other, lengths = twins.source[order], (twins.source != PAD).sum(dim=1, keepdim=True)
     places = torch.arange(twins.source.size(1)) + lengths[order] - lengths  # (n, S)
-    return twins._replace(other=other, partner=places.clamp(min=0, max=other.size(1) - 1))
+    return twins._replace(
+        other=other, partner=places.clamp(min=0, max=other.size(1) - 1)
+    )
 
-# %% ../../book/82_dietro_le_figure.ipynb #1593f6c0
+# %% ../../book/82_dietro_le_figure.ipynb #e5ddc178
 def ablated(
     model: Transformer,
     twins: Twins,

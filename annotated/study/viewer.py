@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Kind', 'AttentionMap', 'read_attention', 'HEAD_COLORS', 'LEVELS', 'LIMIT', 'ALIGNED', 'word_index', 'merge_words', 'by_words', 'align_pieces', 'quantize', 'dequantize', 'check_page', 'View', 'attention_view', 'alignment']
 
-# %% ../../book/20_vedere.ipynb #6985d372
+# %% ../../book/20_vedere.ipynb #6ce374a9
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, get_args
@@ -18,7 +18,7 @@ from ..decoding import encode_sources, translate
 from ..tokenizer import Tokenizer
 from ..transformer import Transformer, attention_weights
 
-# %% ../../book/20_vedere.ipynb #194c96a2
+# %% ../../book/20_vedere.ipynb #77e7c5fd
 Kind = Literal["encoder", "decoder", "cross"]
 
 
@@ -35,26 +35,37 @@ class AttentionMap:
     keys: Sequence[str]  # gli S pezzi guardati: le colonne
 
     def __post_init__(self) -> None:
-        w = self.weights.detach().float().cpu() if isinstance(self.weights, torch.Tensor) else self.weights
+        w = (
+            self.weights.detach().float().cpu()
+            if isinstance(self.weights, torch.Tensor)
+            else self.weights
+        )
         object.__setattr__(self, "weights", w := np.asarray(w, dtype=np.float64))
         if self.kind not in get_args(Kind):
-            raise ValueError(f"attenzione «{self.kind}» sconosciuta: scegli fra {', '.join(get_args(Kind))}.")
+            raise ValueError(
+                f"attenzione «{self.kind}» sconosciuta: scegli fra {', '.join(get_args(Kind))}."
+            )
         if w.ndim != 4 or not w.size:
-            raise ValueError(f"{self.kind}: pesi di forma {w.shape}, ne serve una (N, h, T, S).")
+            raise ValueError(
+                f"{self.kind}: pesi di forma {w.shape}, ne serve una (N, h, T, S)."
+            )
         if (len(self.queries), len(self.keys)) != w.shape[2:]:
             shape = f"{w.shape[2]} × {w.shape[3]}"
             raise ValueError(
                 f"{self.kind}: {len(self.queries)} query e {len(self.keys)} chiavi per pesi di forma {shape}."
             )
         if not (w.min() >= 0 and np.abs(w.sum(axis=-1) - 1).max() < 0.01):
-            raise ValueError(f"{self.kind}: ogni riga di pesi dev'essere una distribuzione, non negativa e di somma 1.")
+            raise ValueError(
+                f"{self.kind}: ogni riga di pesi dev'essere una distribuzione, non negativa e di somma 1."
+            )
 
-# %% ../../book/20_vedere.ipynb #d20366fd
+# %% ../../book/20_vedere.ipynb #40728fb0
 def read_attention(
     model: Transformer,
     tokenizer: Tokenizer,
     source: str,
-    target: str | None = None,  # la traduzione che il decoder deve scrivere; None = quella del modello
+    target: str
+    | None = None,  # la traduzione che il decoder deve scrivere; None = quella del modello
 ) -> list[AttentionMap]:  # encoder, decoder, cross
     """I pesi di tutte le attenzioni mentre `model` legge `source` e scrive `target`.
 
@@ -69,7 +80,9 @@ def read_attention(
             [target] = translate(model, tokenizer, [source])
         [tgt] = encode_sources(tokenizer, [target], model.config.max_len, "traduzione")
         shifted = [BOS, *tgt[:-1]]
-        weights = attention_weights(model, *(torch.tensor([ids], device=device) for ids in (src, shifted)))
+        weights = attention_weights(
+            model, *(torch.tensor([ids], device=device) for ids in (src, shifted))
+        )
     finally:
         model.train(training)
     read, written, known = (tokenizer.pieces(ids) for ids in (src, tgt, shifted))
@@ -79,7 +92,7 @@ def read_attention(
         AttentionMap("cross", torch.cat(weights.cross), written, read),
     ]
 
-# %% ../../book/82_dietro_le_figure.ipynb #0516f4d6
+# %% ../../book/82_dietro_le_figure.ipynb #477dd6c1
 import base64
 import hashlib
 import json
@@ -95,11 +108,13 @@ from matplotlib.figure import Figure
 
 from ..common import atomic_write
 
-# %% ../../book/82_dietro_le_figure.ipynb #5c1eea01
+# %% ../../book/82_dietro_le_figure.ipynb #ce499ddf
 def _is_symbol(piece: str) -> bool:
     "Un pezzo che fa parola da sé: punteggiatura (non apostrofo né trattino), oppure speciale, come `</s>`."
     text = piece.strip("▁")
-    return re.fullmatch("<.*>", text) is not None or (text > "" and not any(c.isalnum() or c in "'’-" for c in text))
+    return re.fullmatch("<.*>", text) is not None or (
+        text > "" and not any(c.isalnum() or c in "'’-" for c in text)
+    )
 
 
 def word_index(
@@ -108,27 +123,40 @@ def word_index(
     "A quale parola appartiene ogni pezzo. Se nessuno porta `▁`, ogni pezzo è una parola."
     spaced, word, result = any(piece.startswith("▁") for piece in pieces), -1, []
     for previous, piece in zip(["</s>", *pieces], pieces, strict=False):
-        word += not spaced or piece.startswith("▁") or _is_symbol(piece) or _is_symbol(previous)
+        word += (
+            not spaced
+            or piece.startswith("▁")
+            or _is_symbol(piece)
+            or _is_symbol(previous)
+        )
         result.append(word)
     return result
 
-# %% ../../book/82_dietro_le_figure.ipynb #c1914ad7
+# %% ../../book/82_dietro_le_figure.ipynb #a34cae7e
 def merge_words(
     weights: np.ndarray,  # (..., T, S)
     rows: Sequence[int],  # la parola di ogni query, da `word_index`
     columns: Sequence[int],  # la parola di ogni chiave
 ) -> np.ndarray:  # (..., parole che guardano, parole guardate)
     "Unisce i pezzi in parole: somma sulle colonne, media sulle righe."
-    R, C = (np.eye(max(words) + 1)[list(words)] for words in (rows, columns))  # (T, parole) e (S, parole)
+    R, C = (
+        np.eye(max(words) + 1)[list(words)] for words in (rows, columns)
+    )  # (T, parole) e (S, parole)
     return (R / R.sum(axis=0)).T @ weights @ C
 
-# %% ../../book/82_dietro_le_figure.ipynb #12d82ae3
+# %% ../../book/82_dietro_le_figure.ipynb #7c69f81f
 def _labels(pieces: Sequence[str]) -> tuple[list[str], list[str]]:
     "Le etichette dei pezzi, con `·` davanti a chi continua una parola, e quelle delle parole."
     words = word_index(pieces)
     inside = [n > 0 and words[n] == words[n - 1] for n in range(len(words))]
-    labels = ["·" * i + (piece.lstrip("▁") or "▁") for piece, i in zip(pieces, inside, strict=True)]
-    joined = ["".join(p for p, w in zip(pieces, words, strict=True) if w == word) for word in range(words[-1] + 1)]
+    labels = [
+        "·" * i + (piece.lstrip("▁") or "▁")
+        for piece, i in zip(pieces, inside, strict=True)
+    ]
+    joined = [
+        "".join(p for p, w in zip(pieces, words, strict=True) if w == word)
+        for word in range(words[-1] + 1)
+    ]
     return labels, [word.lstrip("▁") or "▁" for word in joined]
 
 
@@ -137,7 +165,7 @@ def by_words(m: AttentionMap) -> AttentionMap:
     weights = merge_words(m.weights, word_index(m.queries), word_index(m.keys))
     return AttentionMap(m.kind, weights, _labels(m.queries)[1], _labels(m.keys)[1])
 
-# %% ../../book/82_dietro_le_figure.ipynb #dadc59cf
+# %% ../../book/82_dietro_le_figure.ipynb #8922305e
 def align_pieces(a: Sequence[str], b: Sequence[str]) -> list[tuple[int, int]]:
     "Le posizioni che si corrispondono in due frasi: pezzi uguali, e pezzi sostituiti uno per uno."
     blocks = SequenceMatcher(None, a, b, autojunk=False).get_opcodes()
@@ -148,7 +176,7 @@ def align_pieces(a: Sequence[str], b: Sequence[str]) -> list[tuple[int, int]]:
         for pair in zip(range(i, i_end), range(j, j_end), strict=True)
     ]
 
-# %% ../../book/82_dietro_le_figure.ipynb #cc8076bc
+# %% ../../book/82_dietro_le_figure.ipynb #d2f47a03
 def quantize(
     weights: np.ndarray,  # righe che sommano a uno, (..., S)
     levels: int,  # gli scalini fra 0 e 1: un multiplo di 200
@@ -161,40 +189,63 @@ def quantize(
 def dequantize(codes: np.ndarray, levels: int) -> np.ndarray:
     "Da codici a pesi, con un errore minore di 1/levels; ogni riga somma a uno."
     floor, present = np.maximum(codes, 1) - 1.0, codes > 0
-    rest = (levels - floor.sum(axis=-1, keepdims=True)) / present.sum(axis=-1, keepdims=True)
+    rest = (levels - floor.sum(axis=-1, keepdims=True)) / present.sum(
+        axis=-1, keepdims=True
+    )
     return np.where(present, (floor + rest.clip(0, 0.999)) / levels, 0.0)
 
-# %% ../../book/82_dietro_le_figure.ipynb #1b675187
+# %% ../../book/82_dietro_le_figure.ipynb #d6e1d5a2
 def _pack(maps: Sequence[AttentionMap], levels: int) -> str:
     codes = np.concatenate([quantize(m.weights, levels).ravel() for m in maps])
-    planes = (codes & 255).astype(np.uint8).tobytes() + (codes >> 8).astype(np.uint8).tobytes()
+    planes = (codes & 255).astype(np.uint8).tobytes() + (codes >> 8).astype(
+        np.uint8
+    ).tobytes()
     return base64.b64encode(zlib.compress(planes, 9)).decode()
 
-# %% ../../book/82_dietro_le_figure.ipynb #f5a5492c
+# %% ../../book/82_dietro_le_figure.ipynb #81aaae42
 HEAD_COLORS = [
     "#1f77b4", "#d95f02", "#2a9134", "#d62728", "#9467bd", "#9c6355", "#d6519f", "#7f7f7f", "#8a8a12", "#0e8f9f",
 ]  # fmt: skip
-LEVELS = (10_000, 4_000, 2_000, 1_000, 400, 200)  # dal più fine: vale il primo con cui la vista sta nel limite
+LEVELS = (
+    10_000,
+    4_000,
+    2_000,
+    1_000,
+    400,
+    200,
+)  # dal più fine: vale il primo con cui la vista sta nel limite
 LIMIT = 300_000  # byte
 
 
 def _axes(m: AttentionMap) -> dict[str, Any]:
     "Ciò che la pagina deve sapere di un'attenzione, pesi esclusi."
-    axes: dict[str, Any] = {"kind": m.kind, **dict(zip("NhTS", m.weights.shape, strict=True))}
+    axes: dict[str, Any] = {
+        "kind": m.kind,
+        **dict(zip("NhTS", m.weights.shape, strict=True)),
+    }
     for side, pieces in (("query", m.queries), ("key", m.keys)):
         labels, words = _labels(pieces)
-        axes |= {f"{side}Labels": labels, f"{side}WordLabels": words, f"{side}Words": word_index(pieces)}
+        axes |= {
+            f"{side}Labels": labels,
+            f"{side}WordLabels": words,
+            f"{side}Words": word_index(pieces),
+        }
     return axes
 
 
-def _pairs(a: dict[str, Any], b: dict[str, Any]) -> dict[str, dict[str, list[tuple[int, int]]]]:
+def _pairs(
+    a: dict[str, Any], b: dict[str, Any]
+) -> dict[str, dict[str, list[tuple[int, int]]]]:
     "Righe e colonne che si corrispondono nelle due frasi, per pezzi e per parole."
     return {
-        unit: {side: align_pieces(a[f"{side}{name}"], b[f"{side}{name}"]) for side in ("query", "key")}
+        unit: {
+            side: align_pieces(a[f"{side}{name}"], b[f"{side}{name}"])
+            for side in ("query", "key")
+        }
         for unit, name in (("pieces", "Labels"), ("words", "WordLabels"))
     }
 
-# %% ../../book/82_dietro_le_figure.ipynb #922f2f9f
+# %% ../../book/82_dietro_le_figure.ipynb #a53e3e59
 def _asset(name: str) -> str:
     return files("annotated.study").joinpath(name).read_text("utf-8")
 
@@ -202,9 +253,13 @@ def _asset(name: str) -> str:
 def check_page(path: Path) -> None:
     "Solleva `AnnotatedError` se in `path` non si può scrivere una pagina: altra estensione, o cartella che manca."
     if path.suffix.lower() != ".html":
-        raise AnnotatedError(f"{path}: la vista è una pagina web. Scegli un nome che finisca in .html.")
+        raise AnnotatedError(
+            f"{path}: la vista è una pagina web. Scegli un nome che finisca in .html."
+        )
     if not path.parent.is_dir():
-        raise AnnotatedError(f"{path.parent}: la cartella non esiste. Creala o scegline un'altra.")
+        raise AnnotatedError(
+            f"{path.parent}: la cartella non esiste. Creala o scegline un'altra."
+        )
 
 
 def _element(data: dict[str, Any]) -> str:
@@ -219,8 +274,12 @@ def _element(data: dict[str, Any]) -> str:
         f'<script>(() => {{\n{_asset("viewer.js")}\nstart("{name}", {css}, {text});\n}})();</script>'
     )
 
-# %% ../../book/82_dietro_le_figure.ipynb #c5461f15
-def _fit(sentences: Sequence[Sequence[AttentionMap]], names: Sequence[str], start: dict[str, Any]) -> tuple[str, int]:
+# %% ../../book/82_dietro_le_figure.ipynb #23960320
+def _fit(
+    sentences: Sequence[Sequence[AttentionMap]],
+    names: Sequence[str],
+    start: dict[str, Any],
+) -> tuple[str, int]:
     "La vista e il numero di scalini: i più fini con cui sta nel limite."
     axes = [[_axes(m) for m in maps] for maps in sentences]
     data = {
@@ -228,18 +287,28 @@ def _fit(sentences: Sequence[Sequence[AttentionMap]], names: Sequence[str], star
         "names": names,
         "start": start,
         "colors": HEAD_COLORS,
-        "pairs": [_pairs(a, b) for a, b in zip(*axes, strict=True)] if len(axes) == 2 else [],
+        "pairs": [_pairs(a, b) for a, b in zip(*axes, strict=True)]
+        if len(axes) == 2
+        else [],
         "mergeable": any(
-            m["queryWords"][-1] < m["T"] - 1 or m["keyWords"][-1] < m["S"] - 1 for maps in axes for m in maps
+            m["queryWords"][-1] < m["T"] - 1 or m["keyWords"][-1] < m["S"] - 1
+            for maps in axes
+            for m in maps
         ),
     }
     for levels in LEVELS:
-        html = _element(data | {"levels": levels, "weights": _pack([m for maps in sentences for m in maps], levels)})
+        html = _element(
+            data
+            | {
+                "levels": levels,
+                "weights": _pack([m for maps in sentences for m in maps], levels),
+            }
+        )
         if len(html.encode()) <= LIMIT:
             break
     return html, levels
 
-# %% ../../book/82_dietro_le_figure.ipynb #8bf0d3e5
+# %% ../../book/82_dietro_le_figure.ipynb #a580c796
 class _Panel(NamedTuple):
     name: str
     matrix: np.ndarray  # (T, S)
@@ -247,10 +316,15 @@ class _Panel(NamedTuple):
     keys: list[str]
 
 
-def _difference(a: _Panel, b: _Panel, pairs: dict[str, list[tuple[int, int]]]) -> _Panel:
+def _difference(
+    a: _Panel, b: _Panel, pairs: dict[str, list[tuple[int, int]]]
+) -> _Panel:
     "Seconda frase meno prima, sui pezzi che si corrispondono."
     rows, columns = (np.array(pairs[side]).reshape(-1, 2) for side in ("query", "key"))
-    matrix = b.matrix[np.ix_(rows[:, 1], columns[:, 1])] - a.matrix[np.ix_(rows[:, 0], columns[:, 0])]
+    matrix = (
+        b.matrix[np.ix_(rows[:, 1], columns[:, 1])]
+        - a.matrix[np.ix_(rows[:, 0], columns[:, 0])]
+    )
     queries, keys = (
         [x[i] if x[i] == y[j] else f"{x[i]} | {y[j]}" for i, j in side]
         for x, y, side in ((a.queries, b.queries, rows), (a.keys, b.keys, columns))
@@ -258,7 +332,9 @@ def _difference(a: _Panel, b: _Panel, pairs: dict[str, list[tuple[int, int]]]) -
     return _Panel(f"{b.name} meno {a.name}", matrix, queries, keys)
 
 
-def _panels(maps: Sequence[AttentionMap], names: Sequence[str], layer: int, head: int) -> list[_Panel]:
+def _panels(
+    maps: Sequence[AttentionMap], names: Sequence[str], layer: int, head: int
+) -> list[_Panel]:
     "Una matrice per frase e, se le frasi sono due, la differenza."
     axes = [_axes(m) for m in maps]
     panels = [
@@ -266,19 +342,35 @@ def _panels(maps: Sequence[AttentionMap], names: Sequence[str], layer: int, head
         for name, m, a in zip(names, maps, axes, strict=False)
     ]
     if len(maps) == 2:
-        panels.append(_difference(panels[0], panels[1], _pairs(axes[0], axes[1])["pieces"]))
+        panels.append(
+            _difference(panels[0], panels[1], _pairs(axes[0], axes[1])["pieces"])
+        )
     return panels
 
-# %% ../../book/82_dietro_le_figure.ipynb #24c5308f
+# %% ../../book/82_dietro_le_figure.ipynb #17cbaee5
 def _draw(ax: Any, panel: _Panel, title: str, signed: bool) -> None:
-    ax.imshow(panel.matrix, cmap="PuOr" if signed else "Blues", vmin=-1 if signed else 0, vmax=1)
+    ax.imshow(
+        panel.matrix,
+        cmap="PuOr" if signed else "Blues",
+        vmin=-1 if signed else 0,
+        vmax=1,
+    )
     ax.set_xticks(range(len(panel.keys)), panel.keys, rotation=90)
     ax.set_yticks(range(len(panel.queries)), panel.queries)
     ax.set_title(title, fontsize=9)
     ax.tick_params(length=0, labelsize=6.5, pad=1)
     ax.spines[:].set_visible(False)
-    for i, j in np.argwhere(np.abs(panel.matrix) >= 0.1) if signed else ():  # il segno non sta nel solo colore
-        ax.text(j, i, "+" if panel.matrix[i, j] > 0 else "−", ha="center", va="center", fontsize=7)
+    for i, j in (
+        np.argwhere(np.abs(panel.matrix) >= 0.1) if signed else ()
+    ):  # il segno non sta nel solo colore
+        ax.text(
+            j,
+            i,
+            "+" if panel.matrix[i, j] > 0 else "−",
+            ha="center",
+            va="center",
+            fontsize=7,
+        )
 
 
 def _draw_all(heads: dict[int, list[_Panel]]) -> Figure:
@@ -288,7 +380,9 @@ def _draw_all(heads: dict[int, list[_Panel]]) -> Figure:
     columns = 3 if pair else min(4, len(panels))
     rows = -(-len(panels) // columns)
     size = (6.4, rows * (6.4 / columns + 0.4))
-    fig, axes = plt.subplots(rows, columns, squeeze=False, figsize=size, layout="constrained")
+    fig, axes = plt.subplots(
+        rows, columns, squeeze=False, figsize=size, layout="constrained"
+    )
     for ax in axes.flat[len(panels) :]:
         ax.set_visible(False)
     for n, (head, panel) in enumerate(panels):
@@ -296,7 +390,7 @@ def _draw_all(heads: dict[int, list[_Panel]]) -> Figure:
         _draw(axes.flat[n], panel, title, signed=pair and n % 3 == 2)
     return fig
 
-# %% ../../book/82_dietro_le_figure.ipynb #ac2cf587
+# %% ../../book/82_dietro_le_figure.ipynb #8be73195
 @dataclass(frozen=True)
 class View:
     "Una vista pronta, che un quaderno mostra da sé. La costruisce `attention_view`."
@@ -323,16 +417,31 @@ class View:
         check_page(Path(path))
         head, tail = _asset("viewer.html").split("{vista}")
         with atomic_write(path) as file:
-            file.write((head.replace("{titolo}", escape(title)) + self.html + tail).encode())
+            file.write(
+                (head.replace("{titolo}", escape(title)) + self.html + tail).encode()
+            )
 
-    def figure(self, kind: Kind | None = None, layer: int | None = None, heads: Sequence[int] | None = None) -> Figure:
+    def figure(
+        self,
+        kind: Kind | None = None,
+        layer: int | None = None,
+        heads: Sequence[int] | None = None,
+    ) -> Figure:
         "La vista ferma. Gli argomenti che mancano sono quelli dell'apertura; strato e teste si contano da 1."
         k = [m.kind for m in self.sentences[0]].index(kind) if kind else self.start["k"]
-        layer, heads = layer or self.start["l"] + 1, heads or [h + 1 for h in self.start["heads"]]
-        maps = [by_words(one[k]) if self.start["words"] else one[k] for one in self.sentences]
-        return _draw_all({head: _panels(maps, self.names, layer, head) for head in heads})
+        layer, heads = (
+            layer or self.start["l"] + 1,
+            heads or [h + 1 for h in self.start["heads"]],
+        )
+        maps = [
+            by_words(one[k]) if self.start["words"] else one[k]
+            for one in self.sentences
+        ]
+        return _draw_all(
+            {head: _panels(maps, self.names, layer, head) for head in heads}
+        )
 
-# %% ../../book/82_dietro_le_figure.ipynb #88520e25
+# %% ../../book/82_dietro_le_figure.ipynb #f2b0d6a8
 def attention_view(
     maps: Sequence[AttentionMap],  # di una frase, per esempio da `read_attention`
     other: Sequence[AttentionMap] | None = None,  # della frase da confrontare
@@ -354,7 +463,9 @@ def attention_view(
     sentences = [maps] if other is None else [maps, other]
     shapes = [[(m.kind, *m.weights.shape[:2]) for m in one] for one in sentences]
     if not maps or shapes[0] != shapes[-1]:
-        raise ValueError(f"le due frasi hanno attenzioni diverse (quale, strati, teste): {shapes}.")
+        raise ValueError(
+            f"le due frasi hanno attenzioni diverse (quale, strati, teste): {shapes}."
+        )
     kinds = [m.kind for m in maps]
     if kind is not None and kind not in kinds:
         known = ", ".join(kinds)
@@ -370,7 +481,7 @@ def attention_view(
     start |= {"words": words, "focus": focus}
     return View(*_fit(sentences, names, start), sentences, names, start)
 
-# %% ../../book/82_dietro_le_figure.ipynb #fe34791c
+# %% ../../book/82_dietro_le_figure.ipynb #ae1c4d44
 _ALIGNED = """\
 The red car is in front of the house.|La macchina rossa è davanti alla casa.|macchina:car rossa:red casa:house
 She bought a new book yesterday.|Ieri ha comprato un libro nuovo.|ieri:yesterday comprato:bought libro:book nuovo:new
@@ -396,16 +507,22 @@ My friend speaks three languages.|Il mio amico parla tre lingue.|amico:friend pa
 The green door is closed.|La porta verde è chiusa.|porta:door verde:green chiusa:closed
 They live in a beautiful city.|Vivono in una bella città.|vivono:live bella:beautiful città:city
 The doctor read the last page of the report.|Il medico lesse l'ultima pagina della relazione.|medico:doctor lesse:read pagina:page relazione:report"""
-ALIGNED = [tuple(line.split("|")) for line in _ALIGNED.splitlines()]  # inglese, italiano, parole
+ALIGNED = [
+    tuple(line.split("|")) for line in _ALIGNED.splitlines()
+]  # inglese, italiano, parole
 
-# %% ../../book/82_dietro_le_figure.ipynb #a1355bfd
+# %% ../../book/82_dietro_le_figure.ipynb #4cdf7ca1
 def alignment(
     cross: AttentionMap,  # l'attenzione incrociata, da `read_attention`
     gold: str,  # le corrispondenze, come in `ALIGNED`
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:  # (parole, N, h, S), (parole,), (parole,)
+) -> tuple[
+    np.ndarray, np.ndarray, np.ndarray
+]:  # (parole, N, h, S), (parole,), (parole,)
     "I pesi di ogni parola italiana; dove sta la sua inglese; dove la mette la posizione relativa."
     m = by_words(cross)
-    italian, english = ([word.lower() for word in words] for words in (m.queries, m.keys))
+    italian, english = (
+        [word.lower() for word in words] for words in (m.queries, m.keys)
+    )
     pairs = [pair.split(":") for pair in gold.split()]
     i, j = np.array([(italian.index(a), english.index(b)) for a, b in pairs]).T
     relative = np.floor((i + 0.5) / len(italian) * len(english)).astype(int)
