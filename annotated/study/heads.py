@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Head', 'all_heads', 'mass', 'positional_targets', 'sentence_weights', 'word_weights', 'hits', 'Estimate', 'bootstrap', 'spearman', 'attention_of', 'without_heads', 'sentence_losses', 'ablation', 'bleu_statistics', 'bleu_of', 'bleu_difference', 'DETERMINERS', 'ADJECTIVES', 'NOUNS', 'VERBS', 'PREPOSITIONS', 'AUXILIARIES', 'ADVERBS', 'OPENINGS', 'RELATIONS', 'Parsed', 'parsed_sentences']
 
-# %% ../../book/22_teste.ipynb #fbb72567
+# %% ../../book/22_teste.ipynb #2f5f0509
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -23,7 +23,7 @@ from ..multihead import MultiHeadAttention
 from ..tokenizer import Tokenizer
 from ..transformer import Transformer, attention_weights
 
-# %% ../../book/22_teste.ipynb #75429e34
+# %% ../../book/22_teste.ipynb #245ce731
 class Head(NamedTuple):
     "Una testa: in quale attenzione, in quale strato (da 0), quale (da 0)."
 
@@ -59,7 +59,7 @@ def mass(
     "Il peso che le query con un bersaglio gli danno, in media."
     return (weights * targets).sum(dim=(-2, -1)) / targets.any(dim=-1).sum()
 
-# %% ../../book/22_teste.ipynb #19040c5b
+# %% ../../book/22_teste.ipynb #db56345b
 def positional_targets(
     attention: str,  # «encoder», «decoder» o «cross»
     T: int,  # query
@@ -82,7 +82,7 @@ def positional_targets(
         "estremo": asks & (key == end)
     }
 
-# %% ../../book/22_teste.ipynb #5ab86aa4
+# %% ../../book/22_teste.ipynb #97bc0ee4
 def sentence_weights(
     model: Transformer,
     corpus: Corpus,
@@ -127,7 +127,7 @@ def hits(
     best = F.one_hot(weights.argmax(dim=-1), targets.size(-1)).bool()  # (..., T, S)
     return (best & targets).sum(dim=(-2, -1))
 
-# %% ../../book/22_teste.ipynb #b9e4571d
+# %% ../../book/22_teste.ipynb #a6578b32
 class Estimate(NamedTuple):
     "Una misura con il suo intervallo, al 95 % se non è detto altrimenti."
 
@@ -155,7 +155,7 @@ def bootstrap(
         float(numerators.sum() / denominators.sum()), float(low), float(high)
     )
 
-# %% ../../book/22_teste.ipynb #41bef469
+# %% ../../book/22_teste.ipynb #bc90c31a
 def _ranks(x: np.ndarray) -> np.ndarray:
     _, group, counts = np.unique(x, return_inverse=True, return_counts=True)
     return (counts.cumsum() - (counts - 1) / 2)[group]  # a pari merito il posto medio
@@ -183,7 +183,7 @@ def spearman(
         _rank_correlation(x, y), *np.quantile(samples, (0.025, 0.975)).tolist()
     )
 
-# %% ../../book/22_teste.ipynb #31507caf
+# %% ../../book/22_teste.ipynb #af4b719e
 def attention_of(model: Transformer, head: Head) -> MultiHeadAttention:
     "L'attenzione a cui `head` appartiene; `ValueError` se `model` non ha quella testa."
     if head not in all_heads(model):
@@ -220,7 +220,7 @@ def without_heads(model: Transformer, heads: Iterable[Head]) -> Iterator[None]:
         for columns, values in reversed(saved):
             columns.copy_(values)
 
-# %% ../../book/22_teste.ipynb #3834c3e8
+# %% ../../book/22_teste.ipynb #77e04770
 @torch.inference_mode()
 def sentence_losses(
     model: Transformer,
@@ -252,7 +252,7 @@ def ablation(
             rows.append(sentence_losses(model, corpus) - intact)
     return np.stack(rows)
 
-# %% ../../book/22_teste.ipynb #ffd70167
+# %% ../../book/22_teste.ipynb #9f5cc2b8
 def bleu_statistics(translations: list[str], references: list[str]) -> np.ndarray:
     "Per ogni frase i dieci conteggi del BLEU: n-grammi giusti (4), n-grammi (4), lunghezze (2); (n, 10)."
     bleu = BLEU(
