@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 
 from annotated import AnnotatedError, Config, Transformer, load_pretrained
 from annotated.common import BOS, EOS
@@ -15,14 +16,17 @@ from annotated.study.coreference import (
     PROBES,
     agreement,
     bootstrap,
+    choose_and_report,
     gap,
     group_means,
+    halves,
     log_probs,
     microlingua_probes,
     noun_masses,
+    piece_mask,
+    read_probe,
     read_probes,
-    shuffled_best,
-    split_half,
+    search,
 )
 from annotated.study.microlingua import generate
 from annotated.transformer import attention_weights
@@ -122,13 +126,77 @@ def test_group_means_and_bootstrap() -> None:
     assert bootstrap(torch.ones(5)).tolist() == [1.0, 1.0]
 
 
-def test_controls_find_a_head_only_if_there_is_one() -> None:
-    noise = torch.randn(73, 3, 4, generator=torch.Generator().manual_seed(0))
-    assert (shuffled_best(noise) >= noise.mean(0).max()).float().mean() > 0.05
-    noise[:, 1, 2] += 1.0
-    assert noise.mean(0).max() > shuffled_best(noise).max()
-    picks, scores = split_half(noise.flatten(1))
-    assert (picks == 6).all() and abs(scores.mean() - 1.0) < 0.3
+def fake_heads(draws: int, H: int = 40) -> Tensor:
+    "Teste finte che non sanno nulla, con dispersioni diverse di quaranta volte: (draws, 73, H)."
+    return torch.logspace(-1.6, 0, H) * torch.randn(draws, 73, H, generator=torch.Generator().manual_seed(0))
+
+
+def test_no_effect_gives_at_most_five_percent_of_alarms() -> None:
+    alarms = sum(bool((search(x, 199, seed).p < 0.05).any()) for seed, x in enumerate(fake_heads(1000)))
+    assert 20 <= alarms <= 70  # 5 % di 1.000, con tre deviazioni standard
+
+
+def test_a_planted_effect_is_found_in_the_narrowest_head_as_in_the_widest() -> None:
+    for head in (0, 39):
+        found = 0
+        for seed, x in enumerate(fake_heads(100)):
+            x[:, head] += 0.55 * x[:, head].std()
+            result = search(x, 199, seed)
+            found += bool(result.p[head] < 0.05 and result.t.argmax() == head)
+        assert found >= 80
+
+
+def test_blind_heads_are_not_counted() -> None:
+    [x] = fake_heads(1)
+    x[:, 3] += 10.0
+    blind = torch.zeros(40, dtype=torch.bool)
+    blind[3] = True
+    seen, unseen = search(x), search(x, blind=blind)
+    assert seen.p[3] < 0.01 and unseen.p[3] == 1 and unseen.t[3] == 0 and unseen.blind.sum() == 1
+    assert (search(x.view(73, 4, 10)).p.flatten() == seen.p).all()
+
+
+def test_choice_and_report_use_different_frames() -> None:
+    choose, report = halves(73)
+    assert sorted([*choose.tolist(), *report.tolist()]) == list(range(73))
+    [x] = fake_heads(1)
+    x[:, 6] += 3 * x[:, 6].std()
+    best, (mean, low, high) = choose_and_report(x)
+    assert best == 6 and low < mean < high and mean == pytest.approx(x[report, 6].mean().item())
+    x[report, 6] -= 100.0
+    assert choose_and_report(x)[0] == 6  # ciò che si riferisce non entra nella scelta
+
+
+def test_pieces_of_a_word() -> None:
+    pieces = "▁L ' anim ale ▁non ▁è ▁un ▁ani mal etto . </s>".split()
+    assert piece_mask(pieces, ["animale", "è"]).T.tolist() == [[0, 0, 1, 1, *[0] * 8], [*[0] * 5, 1, *[0] * 6]]
+    with pytest.raises(AnnotatedError, match="«gatto» non c'è"):
+        piece_mask(pieces, ["gatto"])
+
+
+def test_the_ending_is_where_the_two_translations_part() -> None:
+    _, tokenizer = load_pretrained("small-en-it")
+    for probe in probes[::13]:
+        read = read_probe(tokenizer, probe)
+        ids, wrong = tokenizer.encode([probe.it, probe.wrong])
+        step = len(read.tgt) - 1
+        assert read.tgt == [BOS, *ids[:step]] and ids[:step] == wrong[:step]
+        assert (read.good, read.bad) == (ids[step], wrong[step]) and read.good != read.bad
+
+
+@pytest.mark.parametrize("start", ["indizio", "decoder", "cross"])
+def test_masses_from_the_other_places(start: str) -> None:
+    model, tokenizer = load_pretrained("small-en-it")
+    for probe, got in zip(probes[:5], noun_masses(model, tokenizer, probes[:5], start, batch=2), strict=True):
+        read = read_probe(tokenizer, probe)
+        weights = attention_weights(model, torch.tensor([read.src]), torch.tensor([read.tgt]))
+        keys = tokenizer.pieces(read.tgt if start == "decoder" else read.src)
+        clue = int(piece_mask(tokenizer.pieces(read.src), [probe.clue]).nonzero()[:, 0].max())
+        for n, noun in enumerate(probe.nouns):
+            mine = piece_mask(keys, [noun.it if start == "decoder" else noun.en])[:, 0].bool()
+            for layer, w in enumerate(getattr(weights, "encoder" if start == "indizio" else start)):
+                row = w[0, :, clue if start == "indizio" else -1]  # (h, S)
+                torch.testing.assert_close(got[layer, :, n], row[:, mine].sum(-1))
 
 
 def test_log_probs_like_one_sentence_at_a_time() -> None:

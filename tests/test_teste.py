@@ -171,6 +171,14 @@ def test_word_weights() -> None:
     torch.testing.assert_close(word_weights(weights, torch.arange(4)), weights)
 
 
+def test_intervals_read_together_are_wider() -> None:
+    ones, values = np.ones(300), np.random.default_rng(0).normal(size=300)
+    alone, twelve = (bootstrap(values, ones, draws=20_000, tests=n) for n in (1, 12))
+    assert twelve.low < alone.low < alone.value < alone.high < twelve.high
+    z = np.std(values) / 300**0.5 * np.array([1.96, 2.865])  # i quantili della normale a 0,025 e 0,025/12
+    np.testing.assert_allclose([(x.high - x.low) / 2 for x in (alone, twelve)], z, rtol=0.06)
+
+
 def test_parsed_sentences_know_their_words() -> None:
     sentences = parsed_sentences(500, seed=5)
     forms = {form for verb in VERBS for form in verb.split("/")}

@@ -10,7 +10,6 @@ incrociata, come `mini`, o tre strati con quattro; tutto il resto è quello pred
 import argparse
 import json
 import time
-from collections import Counter
 from dataclasses import replace
 from datetime import date
 from itertools import product
@@ -30,12 +29,12 @@ from annotated.pretrained import load_pretrained
 from annotated.study.coreference import (
     agreement,
     bootstrap,
+    choose_and_report,
     gap,
     group_means,
     microlingua_probes,
     noun_masses,
-    shuffled_best,
-    split_half,
+    search,
 )
 from annotated.study.heads import Head, without_heads
 from annotated.study.microlingua import generate
@@ -67,6 +66,12 @@ def train_all(runs: Path) -> None:
                 (folder / str(step) / "secondi").write_text(f"{time.perf_counter() - started:.0f}")
 
 
+def threshold(gaps: torch.Tensor) -> float:
+    "Il 95° percentile della media più alta, non studentizzata, delle coppie rimescolate."
+    coins = torch.randint(0, 2, (2000, len(gaps)), generator=torch.Generator().manual_seed(0)) * 2.0 - 1.0
+    return (coins @ gaps.flatten(1) / len(gaps)).amax(dim=1).quantile(0.95).item()
+
+
 def measure(folder: Path, last: bool) -> dict[str, Any]:
     "Le misure del capitolo su un modello; l'ablazione soltanto alla fine dell'addestramento."
     model, tokenizer = load_model(folder)
@@ -81,13 +86,12 @@ def measure(folder: Path, last: bool) -> dict[str, Any]:
 
     masses = [noun_masses(model, tokenizer, probes, offset) for offset in range(6)]
     gaps = torch.stack([group_means(gap(m, probes), frames) for m in masses], dim=-1)  # (coppie, N, h, 6)
-    picks, scores = split_half(gaps.flatten(1))
-    favourite = torch.tensor(Counter(picks.tolist()).most_common(1)[0][0])
-    place = [int(i) for i in torch.unravel_index(favourite, gaps.shape[1:])]
+    favourite, (apart, *interval) = choose_and_report(gaps.flatten(1))
+    place = [int(i) for i in torch.unravel_index(torch.tensor(favourite), gaps.shape[1:])]
     found: dict[str, Any] = {
-        "accordo": right(), "scarto": scores.mean().item(), "divisioni": scores.std().item(),
+        "accordo": right(), "scarto": apart, "intervallo_scarto": interval,
         "due_nomi": max(m.sum(-1).mean(0).max().item() for m in masses),  # la testa che più li guarda
-        "soglia": shuffled_best(gaps).quantile(0.95).item(), "strato_testa_posto": place,
+        "p": search(gaps).p.flatten()[favourite].item(), "soglia": threshold(gaps), "strato_testa_posto": place,
     }  # fmt: skip
     if last:
         low, high = bootstrap(gaps)

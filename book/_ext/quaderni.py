@@ -58,7 +58,8 @@ class MarkExported(SphinxTransform):
                 continue
             block.rawsource, block.children = text, [nodes.Text(text)]
             if "export" in directives:
-                path = f"annotated/{module}.py"
+                name = directives["export"] or module  # una cella può dire da sé in quale modulo finisce
+                path = f"annotated/{name.replace('.', '/')}.py"
                 url = f"{self.config.html_theme_options['repository_url']}/blob/main/{path}"
                 link = nodes.reference("", path, refuri=url)
                 cell["classes"].append("cella-esportata")
