@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parent.parent
 BOX = re.compile(r"```\{[\w-]+\}[^\n]*\n(.*?)```", re.DOTALL)  # un riquadro: dentro c'è prosa
 CODE = re.compile(r"```.*?```|`[^`]*`|\$\$.*?\$\$|\$[^$]*\$|\{[\w:]+\}`[^`]*`|\]\([^)]*\)|https?:\S+", re.DOTALL)
 PERCENT = re.compile(r"(?<![.\d])\d+%|\d\.\d+%")
-THOUSANDS = re.compile(r"(?<![\d.,/:-])\d{5,}(?![\d.,/-])")
+THOUSANDS = re.compile(r"(?<![\w.,/:-])\d{5,}(?![\w.,/-])")
 SYNONYMS = {  # la forma che non si usa: quella che si usa
     r"\battenzion[ei] incrociat[ae]\b": "cross-attention",
     r"\bcaratteristiche casuali\b": "feature casuali",
