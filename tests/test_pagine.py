@@ -1,5 +1,6 @@
 """Il libro costruito, aperto in un vero Chromium senza rete, su uno schermo largo e su uno da telefono."""
 
+import gzip
 import json
 import re
 from collections.abc import Iterator
@@ -98,13 +99,19 @@ def test_links() -> None:
 
 
 def test_weight() -> None:
-    "La pagina mediana, con le sue figure ma senza ciò che tutte condividono, pesa meno di un megabyte e mezzo."
-    weights = []
+    "Quanto scarica una prima visita, con gzip: la pagina, le sue figure, lo script, il carattere delle formule."
+    sizes: dict[Path, int] = {}
+
+    def packed(path: Path) -> int:
+        return sizes.setdefault(path, len(gzip.compress(path.read_bytes())))
+
+    weights = {}
     for name in PAGES:
         text = (HTML / name).read_text("utf-8")
-        images = {HTML / unquote(source) for source in re.findall(r'<img\b[^>]*\bsrc="(_images/[^"]+)"', text)}
-        weights.append(len(text.encode()) + sum(image.stat().st_size for image in images))
-    assert median(weights) < 1.5e6 and max(weights) < 5e6
+        assert "mathjax/" not in text and not re.search(r'<link[^>]*rel="stylesheet"', text)
+        files = {HTML / unquote(source) for source in re.findall(r'<(?:img|script)\b[^>]*\bsrc="(_[^"?]+)', text)}
+        weights[name] = sum(map(packed, files | {HTML / name, HTML / "_static" / "stix-two-math.woff"}))
+    assert median(weights.values()) < 160e3 and max(weights.values()) < 400e3, weights
 
 
 def test_names_of_pieces_are_not_tags() -> None:
