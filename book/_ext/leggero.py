@@ -168,13 +168,12 @@ def names_used(pages: Iterable[str], program: str) -> set[str]:
 
 
 def one_program(app: Sphinx, static: Path) -> str:
-    parts = []
-    for script in sorted(app.builder._js_files, key=lambda script: script.priority):  # type: ignore[attr-defined]
-        if script.filename and not LEFT_OUT.search(str(script.filename)):
-            parts.append((static.parent / script.filename).read_text("utf-8"))
-        elif not script.filename and not LEFT_OUT.search(body := script.attributes.get("body", "")):
-            parts.append(body)
-    parts += [(static.parent / name).read_text("utf-8") for name in THEME_SCRIPTS]
+    "Prima le costanti, che gli script leggono appena partono: con `defer` la pagina è già lì."
+    scripts = sorted(app.builder._js_files, key=lambda script: script.priority)  # type: ignore[attr-defined]
+    constants = [script.attributes.get("body", "") for script in scripts if not script.filename]
+    names = [str(script.filename) for script in scripts if script.filename] + list(THEME_SCRIPTS)
+    programs = [(static.parent / name).read_text("utf-8") for name in names if not LEFT_OUT.search(name)]
+    parts = [body for body in dict.fromkeys(constants) if not LEFT_OUT.search(body)] + programs
     return re.sub(r"//# sourceMappingURL=.*", "", "\n;\n".join(parts))
 
 
