@@ -513,7 +513,7 @@ ALIGNED = [
 
 # %% ../../book/82_dietro_le_figure.ipynb #4cdf7ca1
 def alignment(
-    cross: AttentionMap,  # l'attenzione incrociata, da `read_attention`
+    cross: AttentionMap,  # la cross-attention, da `read_attention`
     gold: str,  # le corrispondenze, come in `ALIGNED`
 ) -> tuple[
     np.ndarray, np.ndarray, np.ndarray
