@@ -511,7 +511,7 @@ ALIGNED = [
     tuple(line.split("|")) for line in _ALIGNED.splitlines()
 ]  # inglese, italiano, parole
 
-# %% ../../book/82_dietro_le_figure.ipynb #4cdf7ca1
+# %% ../../book/82_dietro_le_figure.ipynb #136b1c4b
 def alignment(
     cross: AttentionMap,  # la cross-attention, da `read_attention`
     gold: str,  # le corrispondenze, come in `ALIGNED`
