@@ -264,7 +264,7 @@ def _validate(run: Run, validation: Corpus) -> float:  # la perdita di validazio
         _to_tensorboard(run.folder, progress.log)
     return valid
 
-# %% ../book/15_addestramento.ipynb #5daf6772
+# %% ../book/15_addestramento.ipynb #67a67374
 @contextmanager
 def _signals() -> Iterator[list[int]]:
     "Una lista in cui finiscono i segnali ricevuti: chi lavora la guarda fra un passo e l'altro."

@@ -44,7 +44,9 @@ def test_the_core_does_not_need_the_studies(path: Path) -> None:
 
 def test_the_reference_has_every_module() -> None:
     listed = re.findall(r"\{riferimento\} annotated\.([\w.]+)", (ROOT / "book/80_riferimento.md").read_text("utf-8"))
-    core, studies = (sorted(path.stem for path in (ROOT / "annotated" / wing).glob("[!_]*.py")) for wing in ("", "study"))
+    core, studies = (
+        sorted(path.stem for path in (ROOT / "annotated" / wing).glob("[!_]*.py")) for wing in ("", "study")
+    )
     assert sorted(listed) == sorted([*core, *(f"study.{name}" for name in studies)])
 
 
