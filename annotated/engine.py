@@ -73,10 +73,10 @@ class Objective(nn.Module):
     def __init__(self, model: Transformer, smoothing: float = 0.0, compiled: bool = False):
         super().__init__()
         self.model, self.smoothing = model, smoothing
-        self.decode = torch.compile(model.decode, dynamic=True) if compiled else model.decode
+        self.states = torch.compile(model.states, dynamic=True) if compiled else model.states
 
     def forward(self, src: Tensor, tgt_in: Tensor, tgt_out: Tensor, scale: float | Tensor = 1.0) -> Tensor:
-        x = self.decode(src, tgt_in)
+        x = self.states(src, tgt_in)
         rows = 4096 if x.is_cuda else 256  # una GPU vuole bocconi grandi, un processore che stiano nella sua memoria vicina
         return vocabulary_loss(x, self.model.embedding.weight, tgt_out, self.smoothing, rows, scale)
 

@@ -175,7 +175,7 @@ class Transformer(nn.Module):
         memory = self.encoder(self.embedding(src), mask)
         return self.decoder.keys_values(memory), mask
 
-    def decode(self, src: Tensor, tgt: Tensor) -> Tensor:
+    def states(self, src: Tensor, tgt: Tensor) -> Tensor:
         "Da `src` (B, S) e `tgt` (B, T) a ciò che esce dal decoder, (B, T, d_model)."
         memory, memory_mask = self.encode(src)
         return self.decoder(
@@ -187,7 +187,7 @@ class Transformer(nn.Module):
 
     def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
         "I logit (B, T, V) della parola che segue ogni posizione: *teacher forcing*."
-        return self.embedding.logits(self.decode(src, tgt))
+        return self.embedding.logits(self.states(src, tgt))
 
     def step(
         self,
@@ -217,6 +217,6 @@ class AttentionWeights(NamedTuple):
 def attention_weights(model: Transformer, src: Tensor, tgt: Tensor) -> AttentionWeights:
     "I pesi di ogni attenzione mentre `model` legge `src` (B, S) e scrive `tgt` (B, T)."
     with recorded_weights(model) as weights:
-        model.decode(src, tgt)
+        model.states(src, tgt)
     N = len(model.encoder.layers)  # poi il decoder: i propri, gli incrociati
     return AttentionWeights(weights[:N], weights[N::2], weights[N + 1 :: 2])

@@ -60,7 +60,7 @@ def activations(
                 found[spot] = args[0][..., part].clone()
 
             hooks.callback(module.register_forward_pre_hook(keep).remove)
-        model.decode(src, tgt)
+        model.states(src, tgt)
     return found
 
 # %% ../../book/82_dietro_le_figure.ipynb #65ea5d1a
@@ -136,7 +136,7 @@ def margins(
     "Il logit del pezzo giusto meno quello dello sbagliato, dove si scrive la desinenza."
     src = twins.source if src is None else src
     rows, step = torch.arange(len(src)), (twins.target != PAD).sum(dim=1) - 1
-    logits = model.embedding.logits(model.decode(src, twins.target)[rows, step]).float()
+    logits = model.embedding.logits(model.states(src, twins.target)[rows, step]).float()
     return logits[rows, twins.good] - logits[rows, twins.bad]
 
 # %% ../../book/82_dietro_le_figure.ipynb #a3c1b8f9
