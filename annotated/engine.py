@@ -62,7 +62,7 @@ def vocabulary_loss(
     "Il valore e i gradienti di `translation_loss(x @ weight.T, targets, smoothing)`, senza tenere i logit."
     return _VocabularyLoss.apply(x.flatten(0, 1), weight, targets.flatten(), smoothing, rows, scale)
 
-# %% ../book/14_passo.ipynb #c369a274
+# %% ../book/14_passo.ipynb #6b825295
 class Objective(nn.Module):
     """Il modello con la sua perdita: da un lotto alla somma, in nat, sui pezzi da predire.
 

@@ -141,7 +141,7 @@ def init_weights(module: nn.Module) -> None:
     elif isinstance(module, nn.Embedding):
         nn.init.normal_(module.weight, std=module.embedding_dim**-0.5)
 
-# %% ../book/09_transformer.ipynb #c6be80fd
+# %% ../book/09_transformer.ipynb #eb5a2a0c
 class Transformer(nn.Module):
     """Il Transformer encoder–decoder (Vaswani 2017, figura 1).
 
@@ -204,7 +204,7 @@ class Transformer(nn.Module):
         x = self.decoder(x, memory, None, memory_mask, caches)
         return self.embedding.logits(x[:, -1])
 
-# %% ../book/09_transformer.ipynb #6ffa0f1d
+# %% ../book/09_transformer.ipynb #e02f26e8
 class AttentionWeights(NamedTuple):
     "I pesi di tutte le attenzioni: ogni lista ha un tensore per blocco."
 

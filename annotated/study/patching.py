@@ -42,7 +42,7 @@ def site(model: Transformer, spot: Spot) -> tuple[nn.Module, slice]:
     d_k = attention.W_o.in_features // attention.h
     return attention.W_o, slice(spot.head * d_k, (spot.head + 1) * d_k)
 
-# %% ../../book/82_dietro_le_figure.ipynb #2345c036
+# %% ../../book/82_dietro_le_figure.ipynb #644130e9
 @torch.inference_mode()
 def activations(
     model: Transformer,
@@ -126,7 +126,7 @@ def twins(
         [probes[i] for i in rows],
     )
 
-# %% ../../book/82_dietro_le_figure.ipynb #e1be93b6
+# %% ../../book/82_dietro_le_figure.ipynb #ac928029
 @torch.inference_mode()
 def margins(
     model: Transformer,
