@@ -156,6 +156,7 @@ def noun_masses(
     start: int
     | str = 0,  # pezzi dopo «it», «indizio»; «decoder» o «cross»: la desinenza
     batch: int = 64,
+    articles: bool = False,  # conta con ogni nome anche il pezzo che lo precede
 ) -> Tensor:  # (n, N, h, 2)
     "La massa che ogni testa, da un punto di partenza, dà a ciascuno dei due nomi."
     kind = str(start) if start in ("decoder", "cross") else "encoder"
@@ -166,7 +167,8 @@ def noun_masses(
         for probe, read in zip(chunk, readings, strict=True):
             pieces = tokenizer.pieces(read.tgt if kind == "decoder" else read.src)
             names = [noun.it if kind == "decoder" else noun.en for noun in probe.nouns]
-            nouns.append(piece_mask(pieces, names))
+            mask = piece_mask(pieces, names)
+            nouns.append((mask + mask.roll(-1, 0)).clamp(max=1) if articles else mask)
             ending = kind != "encoder"
             queries.append(
                 len(read.tgt) - 1 if ending else _query(pieces, probe, start)
