@@ -41,6 +41,11 @@ def test_book_is_built() -> None:
     assert "intro.html" in PAGES and len(PAGES) > 15, "manca il libro: costruiscilo con «make libro»"
 
 
+def test_no_page_names_the_folder_it_was_built_in() -> None:
+    root = str(HTML.parents[2])
+    assert [page.name for page in HTML.rglob("*.html") if root in page.read_text("utf-8")] == []
+
+
 @pytest.mark.parametrize("name", PAGES)
 def test_page(visit: Visit, name: str) -> None:
     page = visit.page

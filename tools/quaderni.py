@@ -150,9 +150,12 @@ def anticipate(paths: list[Path]) -> int:
 
 def verify(paths: list[Path]) -> int:
     bad = [p.name for p in paths if p.read_text("utf-8") != text(canonical(nbformat.read(p, as_version=4)))]
+    dated = [p.name for p in paths if "<dc:date>" in p.read_text("utf-8")]  # matplotlib la scrive: nbval la confronterebbe
     if bad:
         print("non in forma canonica (make quaderni):", ", ".join(bad), file=sys.stderr)
-    return bool(bad)
+    if dated:
+        print("figure con la data: alla cella va l'etichetta nbval-ignore-output:", ", ".join(dated), file=sys.stderr)
+    return bool(bad or dated)
 
 
 ACTIONS = {"esegui": execute, "forma": reshape, "anticipa": anticipate, "verifica": verify}

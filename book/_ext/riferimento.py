@@ -9,6 +9,7 @@ import importlib
 import inspect
 import re
 from textwrap import dedent
+from types import ModuleType
 from typing import Any
 
 from docutils import nodes
@@ -53,21 +54,36 @@ def entry(kind: str, heading: str, body: list[str]) -> list[str]:
     return [f":::{{py:{kind}}} {heading}", "", *body, ":::", ""]
 
 
-def described(name: str, obj: Any) -> list[str]:
+def assigned(module: ModuleType, name: str) -> str:
+    "Ciò che il sorgente assegna a una costante: nel suo valore può esserci una cartella di chi costruisce il libro."
+    for node in ast.walk(ast.parse(inspect.getsource(module))):
+        match node:
+            case ast.Assign(targets=[ast.Name(id=found)], value=value) if found == name:
+                return ast.unparse(value)
+            case ast.AnnAssign(target=ast.Name(id=found), value=ast.expr() as value) if found == name:
+                return ast.unparse(value)
+            case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Tuple(elts=values)):
+                for target, value in zip(targets, values):
+                    if ast.unparse(target) == name:
+                        return ast.unparse(value)
+    raise LookupError(f"{module.__name__}: {name} non è assegnato")
+
+
+def described(module: ModuleType, name: str) -> list[str]:
     "Il Markdown di un nome pubblico."
+    obj = getattr(module, name)
     if inspect.isclass(obj):
         methods = [
-            line
+            f"- `{method}{signature(function)}`: {' '.join(inspect.getdoc(function).split())}"
             for method, function in vars(obj).items()
             if inspect.isfunction(function) and not method.startswith("_") and function.__doc__
-            for line in (f"- `{method}{signature(function)}`: {' '.join(inspect.getdoc(function).split())}",)
         ]
         return entry("class", name + fields(obj), [inspect.getdoc(obj) or "", "", *parameters(obj), *methods, ""])
     if inspect.isfunction(function := inspect.unwrap(obj)):
         return entry(
             "function", name + signature(function), [inspect.getdoc(function) or "", "", *parameters(function), ""]
         )
-    value = repr(obj)
+    value = assigned(module, name)
     return entry(
         "data", name, [f"`{value}`" if len(value) <= SHOWN else f"Un valore di tipo `{type(obj).__name__}`.", ""]
     )
@@ -90,7 +106,7 @@ class Riferimento(SphinxDirective):
             "",
         ]
         for symbol in module.__all__:
-            lines += described(symbol, getattr(module, symbol))
+            lines += described(module, symbol)
         node = nodes.container(classes=["riferimento"])
         self.state.nested_parse(StringList("\n".join(lines).splitlines(), path), 0, node)
         return [node]
