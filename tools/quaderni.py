@@ -150,7 +150,7 @@ def anticipate(paths: list[Path]) -> int:
 
 def verify(paths: list[Path]) -> int:
     bad = [p.name for p in paths if p.read_text("utf-8") != text(canonical(nbformat.read(p, as_version=4)))]
-    dated = [p.name for p in paths if "<dc:date>" in p.read_text("utf-8")]  # matplotlib la scrive: nbval la confronterebbe
+    dated = [p.name for p in paths if "<dc:date>" in p.read_text("utf-8")]  # nbval confronterebbe anche la data
     if bad:
         print("non in forma canonica (make quaderni):", ", ".join(bad), file=sys.stderr)
     if dated:

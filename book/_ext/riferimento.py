@@ -63,7 +63,7 @@ def assigned(module: ModuleType, name: str) -> str:
             case ast.AnnAssign(target=ast.Name(id=found), value=ast.expr() as value) if found == name:
                 return ast.unparse(value)
             case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Tuple(elts=values)):
-                for target, value in zip(targets, values):
+                for target, value in zip(targets, values, strict=True):
                     if ast.unparse(target) == name:
                         return ast.unparse(value)
     raise LookupError(f"{module.__name__}: {name} non è assegnato")
