@@ -50,7 +50,8 @@ def temml() -> Any:
 def mathml(tex: str, display: bool) -> str:
     if display and r"\\" in tex and r"\begin" not in tex:
         tex = rf"\begin{{aligned}}{tex}\end{{aligned}}"
-    return NAMED.sub(r'\1<mspace width="0.1667em"></mspace>', str(temml()(tex, display)))
+    spaced = NAMED.sub(r'\1<mspace width="0.1667em"></mspace>', str(temml()(tex, display)))
+    return spaced.replace("<mo>⊙</mo>", '<mo largeop="false">⊙</mo>')  # Firefox lo farebbe grande come una sommatoria
 
 
 def render(translator: HTML5Translator, node: nodes.math | nodes.math_block, display: bool) -> None:
