@@ -30,7 +30,7 @@ def attention(
         scores = scores.masked_fill(~mask, float("-inf"))
     return attend(scores, V)
 
-# %% ../book/02_attenzione.ipynb #7756cb2e
+# %% ../book/02_attenzione.ipynb #582b4269
 def fast_attention(
     Q: Tensor,  # (..., T, d_k)
     K: Tensor,  # (..., S, d_k)
@@ -39,9 +39,11 @@ def fast_attention(
 ) -> Tensor:  # solo l'uscita, (..., T, d_v)
     """La stessa uscita di `attention`, dal nucleo veloce di PyTorch: niente pesi.
 
-    Una query che non può guardare nulla qui rende 0, in `attention` NaN. In bfloat16
-    su CPU, dove quel nucleo è lento, passa per `attention`.
+    Una query che non può guardare nulla qui rende 0, in `attention` NaN. Su CPU, in
+    bfloat16 o quando si traduce (poche query, niente gradienti), passa per `attention`.
     """
-    if Q.dtype == torch.bfloat16 and Q.device.type == "cpu":
-        return attention(Q, K, V, mask)[0]
+    if Q.device.type == "cpu":
+        few = not torch.is_grad_enabled() and Q.size(-2) <= 8
+        if few or Q.dtype == torch.bfloat16:
+            return attention(Q, K, V, mask)[0]
     return F.scaled_dot_product_attention(Q, K, V, attn_mask=mask)

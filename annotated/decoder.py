@@ -12,40 +12,34 @@ from torch import Tensor, nn
 from .layers import FeedForward, Residual
 from .multihead import MultiHeadAttention
 
-# %% ../book/08_decoder.ipynb #fcff7412
+# %% ../book/08_decoder.ipynb #3fdacb2c
 class KVCache:
     """Chiavi e valori già calcolati dalla self-attention di un blocco del decoder.
 
-    Lo spazio è preso una volta sola, per `max_len` posizioni; `append` scrive in coda e
-    rende quanto c'è finora.
+    Ne tiene al più `max_len` posizioni, sempre in fila nella memoria.
     """
 
     def __init__(self, max_len: int):
         self.max_len = max_len
         self.length = 0
-        self.buffers: list[Tensor] = []  # due tensori (R, h, max_len, d_k)
+        self.buffers: list[Tensor] = []  # due tensori (R, h, length, d_k)
 
     def append(self, *keys_values: Tensor) -> tuple[Tensor, Tensor]:
         """Accoda chiavi e valori (R, h, n, d_k); rende tutti, fin qui, (R, h, t, d_k).
 
         Solleva `ValueError` se non c'è più posto.
         """
-        if not self.buffers:
-            for x in keys_values:
-                self.buffers.append(x.new_empty(*x.shape[:2], self.max_len, x.size(-1)))
-        start, self.length = self.length, self.length + keys_values[0].size(2)
+        self.length += keys_values[0].size(2)
         if self.length > self.max_len:
             raise ValueError(f"{self.length} posizioni in una cache di {self.max_len}.")
-        for buffer, x in zip(self.buffers, keys_values, strict=True):
-            buffer[:, :, start : self.length] = x
-        K, V = (buffer[:, :, : self.length] for buffer in self.buffers)
+        old = self.buffers or [x[:, :, :0] for x in keys_values]
+        K, V = (torch.cat(x, dim=2) for x in zip(old, keys_values, strict=True))
+        self.buffers = [K, V]
         return K, V
 
     def reorder(self, rows: Tensor) -> None:
         "Tiene le ipotesi `rows` (R',), nell'ordine dato: serve alla beam search."
-        for buffer in self.buffers:
-            buffer[: len(rows), :, : self.length] = buffer[rows, :, : self.length]
-        self.buffers = [buffer[: len(rows)] for buffer in self.buffers]
+        self.buffers = [buffer.index_select(0, rows) for buffer in self.buffers]
 
 # %% ../book/08_decoder.ipynb #68f2550a
 class DecoderLayer(nn.Module):

@@ -4,12 +4,11 @@
 
 # %% auto #0
 __all__ = ['MAX_BEAM', 'MAX_ALPHA', 'PRECISIONS', 'Hypothesis', 'length_penalty', 'best_continuations', 'beam_search',
-           'encode_sources', 'translate', 'with_precision']
+           'encode_sources', 'translate', 'quantize_rows', 'with_precision']
 
-# %% ../book/16_decodifica.ipynb #5192c16d
+# %% ../book/16_decodifica.ipynb #fe3daeb4
 import copy
 import math
-import warnings
 from typing import NamedTuple
 
 import torch
@@ -84,7 +83,7 @@ class _Finished:
             for row in zip(self.scores.tolist(), self.texts.tolist(), strict=True)
         ]
 
-# %% ../book/16_decodifica.ipynb #2d30ca0e
+# %% ../book/16_decodifica.ipynb #e27e208b
 @torch.inference_mode()
 def beam_search(
     model: Transformer,
@@ -96,6 +95,7 @@ def beam_search(
     "Beam search su un lotto: a ogni passo ogni frase tiene le K continuazioni più probabili (Vaswani 2017, §6.1)."
     (B, _), K, device = src.shape, beam, src.device
     memory, memory_mask = model.encode(src)
+    memory = [(k.contiguous(), v.contiguous()) for k, v in memory]  # in fila, una volta per tutte
     limits = ((src != PAD).sum(dim=1) + extra).clamp(max=model.config.max_len)  # (B,)
     L = int(limits.max())
     penalty = torch.tensor([length_penalty(n, alpha) for n in range(L + 1)], device=device)
@@ -189,7 +189,29 @@ def translate(
             bar.update(len(chunk))
     return translations
 
-# %% ../book/16_decodifica.ipynb #5f92ed09
+# %% ../book/16_decodifica.ipynb #2980d04e
+def quantize_rows(
+    W: Tensor,  # (n, m)
+) -> tuple[Tensor, Tensor]:  # interi fra −127 e 127 (n, m), e la scala di ogni riga (n,)
+    "Un byte per numero: W ≈ interi · scala, con un errore di al più mezza scala."
+    scales = W.abs().amax(dim=1).clamp(min=1e-12) / 127
+    return (W / scales[:, None]).round_().to(torch.int8), scales
+
+# %% ../book/16_decodifica.ipynb #558a9987
+class _Int8Linear(nn.Module):
+    "Uno strato lineare che moltiplica interi di un byte."
+
+    def __init__(self, linear: nn.Linear):
+        super().__init__()
+        self.weight, self.scales = quantize_rows(linear.weight.detach())
+        self.bias = torch.zeros(1) if linear.bias is None else linear.bias.detach()
+
+    def forward(self, x: Tensor) -> Tensor:
+        integers, scales = quantize_rows(x.flatten(0, -2))
+        y = torch._int_mm(integers, self.weight.T) * scales[:, None]  # (righe, n)
+        return y.mul_(self.scales).add_(self.bias).view(*x.shape[:-1], -1)  # sul posto: niente copie
+
+# %% ../book/16_decodifica.ipynb #69b9a400
 PRECISIONS = ("fp32", "bf16", "fp16", "int8")
 
 
@@ -222,6 +244,8 @@ def with_precision(
     if precision in ("bf16", "fp16"):
         return model.bfloat16() if precision == "bf16" else model.half()
     model.embedding = _SplitEmbedding(model.embedding)  # type: ignore[assignment]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # PyTorch annuncia che sposterà la funzione in un altro pacchetto
-        return torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, dtype=torch.qint8, inplace=True)
+    for module in list(model.modules()):
+        for name, child in module.named_children():
+            if isinstance(child, nn.Linear):
+                setattr(module, name, _Int8Linear(child))
+    return model

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from annotated.common import BOS, EOS, PAD, UNK
 from annotated.data import Batch
-from annotated.decoding import beam_search
+from annotated.decoding import beam_search, with_precision
 from annotated.engine import Objective, train_step
 from annotated.optim import make_optimizer, noam, translation_loss
 from annotated.transformer import Config, Transformer, init_weights
@@ -80,8 +80,8 @@ def annotated_bf16(device: str) -> Contender:
 def annotated_int8(device: str) -> Contender:
     "Il pacchetto del libro, con gli strati lineari a 8 bit."
     if device != "cpu":
-        raise NotImplementedError("la quantizzazione dinamica di PyTorch lavora su CPU")
-    model = torch.ao.quantization.quantize_dynamic(FixedLength(CONFIG).eval(), {nn.Linear}, torch.qint8)
+        raise NotImplementedError("gli interi di un byte sono per la CPU")
+    model = with_precision(FixedLength(CONFIG).eval(), "int8")
     return Contender(model, None, _annotated_translate(model))
 
 

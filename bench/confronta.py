@@ -29,6 +29,8 @@ from annotated.study.figures import COLORS
 
 HERE = Path(__file__).parent
 PACKAGES = ("torch", "transformers", "joeynmt", "OpenNMT-py", "ctranslate2")
+TASKS = ("addestramento", "traduzione")
+RAW = ("ambiente", "lavoro di ogni giro", "secondi")  # le parti dei risultati grezzi
 SEED = 1
 POSITIONS = {"cpu": 1024, "cuda": 8192}  # di un lotto, per lato
 SENTENCES = 64  # da tradurre
@@ -105,21 +107,27 @@ def compete(
     return times
 
 
-def measure(contenders: dict[str, Contender], rounds: int, bf16: bool, device: str) -> tuple[dict, dict]:
-    "Per ogni prova, i secondi di tutti a ogni giro, e quante posizioni o frasi ha ogni giro."
-    batches, src = training_batches(rounds, device), sources(device)
-    times, units = {}, {}
-    slow: set[str] = set()
+def measure_training(
+    contenders: dict[str, Contender], rounds: int, bf16: bool, device: str, slow: set[str]
+) -> tuple[dict, dict]:
+    "Per ogni precisione, i secondi di tutti a ogni giro, e quante posizioni ha ogni giro."
+    batches, times = training_batches(rounds, device), {}
     for precision in ("fp32", "bf16")[: 1 + bf16]:
-        task = f"addestramento {precision}"
         works = {}
         for name, c in contenders.items():
             if c.step:
                 c.model.train()
                 c.step(batches[0], precision == "bf16")  # riscaldamento: la memoria del primo passo non si conta
                 works[name] = lambda i, c=c: c.step(batches[i], precision == "bf16")  # noqa: B023
-        times[task] = compete(task, works, rounds, slow, device)
-        units[task] = [batch.tgt_out.numel() for batch in batches]
+        times[f"addestramento {precision}"] = compete(f"addestramento {precision}", works, rounds, slow, device)
+    return times, {task: [batch.tgt_out.numel() for batch in batches] for task in times}
+
+
+def measure_translation(
+    contenders: dict[str, Contender], rounds: int, device: str, slow: set[str]
+) -> tuple[dict, dict]:
+    "Con greedy e beam 4, i secondi di tutti a ogni giro, e quante frasi ha ogni giro."
+    src, times = sources(device), {}
     for c in contenders.values():
         if c.model:
             c.model.eval()
@@ -132,8 +140,7 @@ def measure(contenders: dict[str, Contender], rounds: int, bf16: bool, device: s
                     raise SystemExit(f"{name}: traduzioni di {lengths} pezzi invece di {PIECES}.")
                 works[name] = lambda i, c=c: c.translate(src, beam)  # noqa: B023
         times[task] = compete(task, works, rounds, slow, device)
-        units[task] = [SENTENCES] * rounds
-    return times, units
+    return times, {task: [SENTENCES] * rounds for task in times}
 
 
 def ratios(times: dict[str, list[float]], name: str) -> list[float]:
@@ -199,6 +206,7 @@ def environment(device: str) -> dict[str, object]:
     info = Path("/proc/cpuinfo")
     models = [line.split(":")[1].strip() for line in info.read_text().splitlines() if line.startswith("model name")]
     return {
+        "comando": f"python bench/{' '.join([Path(sys.argv[0]).name, *sys.argv[1:]])}",
         "data": date.today().isoformat(),
         "commit": git("rev-parse", "--short", "HEAD"),
         "file modificati": bool(git("status", "--porcelain", "--", "../annotated")),
@@ -218,20 +226,30 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="giri di ogni prova (predefinito: 5)")
     parser.add_argument("--only", nargs="+", choices=CONTENDERS, help=f"solo questi, oltre a {BASELINE}")
     parser.add_argument("--bf16", action="store_true", help="misura anche l'addestramento in bfloat16")
+    parser.add_argument("--task", choices=TASKS, help="solo questa prova; l'altra resta com'è nei risultati")
     args = parser.parse_args()
     logging.disable(logging.WARNING)
     torch.set_num_threads(1)
     where = environment(args.device)
     names = [name for name in CONTENDERS if name == BASELINE or not args.only or name in args.only]
     contenders = build(names, args.device)
-    times, units = measure(contenders, args.rounds, args.bf16, args.device)
-    names = list(contenders)
+    folder, slow, measured = HERE / "risultati", set(), []
+    if args.task != "traduzione":
+        measured.append(measure_training(contenders, args.rounds, args.bf16, args.device, slow))
+    if args.task != "addestramento":
+        measured.append(measure_translation(contenders, args.rounds, args.device, slow))
+    path = folder / f"{args.device}.json"
+    raw = json.loads(path.read_text("utf-8")) if args.task else {key: {} for key in RAW}
+    raw["ambiente"] |= dict.fromkeys([args.task] if args.task else TASKS, where)
+    for times, units in measured:
+        raw["secondi"] |= times
+        raw["lavoro di ogni giro"] |= units
+    times, units = raw["secondi"], raw["lavoro di ogni giro"]
+    names = [name for name in CONTENDERS if any(name in seconds_of for seconds_of in times.values())]
     text = table(times, units, names)
-    folder = HERE / "risultati"
     folder.mkdir(exist_ok=True)
     (folder / f"{args.device}.md").write_text(text, "utf-8")
-    raw = {"ambiente": where, "lavoro di ogni giro": units, "secondi": times}
-    (folder / f"{args.device}.json").write_text(json.dumps(raw, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    path.write_text(json.dumps(raw, indent=1, ensure_ascii=False) + "\n", "utf-8")
     figure(times, names, folder / f"{args.device}.svg")
     print(text)
 

@@ -2,12 +2,14 @@
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from annotated import Config, Transformer, load_pretrained, translate
 from annotated.attention import attention, fast_attention
 from annotated.cli import _chunks
 from annotated.common import BOS, EOS, PAD
+from annotated.decoder import KVCache
 from annotated.decoding import Hypothesis, beam_search, length_penalty, with_precision
 from annotated.study.microlingua import generate
 
@@ -82,6 +84,58 @@ def test_bfloat16_attention_is_close() -> None:
     rounded = fast_attention(Q.bfloat16(), K.bfloat16(), V.bfloat16(), mask)
     assert rounded.dtype == torch.bfloat16
     torch.testing.assert_close(rounded.float(), exact, atol=0.05, rtol=0.05)
+
+
+@pytest.mark.parametrize("T", [1, 8, 9])
+@torch.inference_mode()
+def test_few_queries_give_the_same_attention(T: int) -> None:
+    torch.manual_seed(0)
+    Q, K, V = torch.randn(3, 4, T, 16), torch.randn(3, 4, 11, 16), torch.randn(3, 4, 11, 16)
+    mask = torch.arange(11) < torch.tensor([11, 4, 7])[:, None, None, None]
+    for m in (None, mask):
+        torch.testing.assert_close(fast_attention(Q, K, V, m), F.scaled_dot_product_attention(Q, K, V, attn_mask=m))
+
+
+def test_the_cache_keeps_its_rows_and_its_limit() -> None:
+    torch.manual_seed(0)
+    pieces, rows = torch.randn(5, 6, 2, 1, 4), torch.tensor([5, 0, 0, 3])
+    cache = KVCache(5)
+    for x in pieces[:4]:
+        cache.append(x, -x)
+    cache.reorder(rows)
+    K, V = cache.append(pieces[4, rows], -pieces[4, rows])
+    assert torch.equal(K, torch.cat(list(pieces), dim=2)[rows]) and torch.equal(V, -K)
+    assert K.is_contiguous() and V.is_contiguous() and cache.length == 5
+    with pytest.raises(ValueError, match="6 posizioni in una cache di 5"):
+        cache.append(pieces[0, rows], pieces[0, rows])
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+def test_every_step_reads_a_contiguous_memory(
+    model: Transformer, src: Tensor, beam: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen, step = [], Transformer.step
+
+    def spy(self: Transformer, tokens: Tensor, memory: list[tuple[Tensor, Tensor]], *rest: object) -> Tensor:
+        seen.extend(x.is_contiguous() for pair in memory for x in pair)
+        return step(self, tokens, memory, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Transformer, "step", spy)
+    beam_search(model, src, beam, extra=2)
+    assert seen and all(seen)
+
+
+@torch.inference_mode()
+def test_int8_rounds_every_linear_layer_and_mixes_no_rows(model: Transformer, src: Tensor) -> None:
+    light = with_precision(model, "int8")
+    assert not any(isinstance(module, nn.Linear) for module in light.modules())
+    W_q = light.decoder.layers[0].self_attention.W_q
+    assert W_q.weight.dtype == torch.int8
+    x = torch.randn(6, 1, 32)
+    assert torch.equal(W_q(x)[2:3], W_q(x[2:3]))  # l'arrotondamento di una riga non dipende dalle altre
+    assert torch.equal(W_q(0 * x), W_q.bias.expand(6, 1, 32))
+    exact, rounded = model(src, src), light(src, src)
+    assert 0 < (rounded - exact).norm() < 0.03 * exact.norm()
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
