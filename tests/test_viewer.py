@@ -233,7 +233,7 @@ PROGRAMS = ("web/transformer.js", "viewer.js", "web/live.js")  # nell'ordine in 
 
 
 def test_functions_of_the_programs_are_short_and_have_their_own_name() -> None:
-    "Stanno nella stessa pagina: due funzioni con un nome solo si coprirebbero in silenzio. E si leggono, come in Python."
+    "Stanno nella stessa pagina: due funzioni con un nome solo si coprirebbero. E si leggono, come in Python."
     names: list[str] = []
     for name in PROGRAMS:
         text = (STUDY / name).read_text("utf-8")

@@ -240,7 +240,8 @@ function fromFields(scene, state, fields) { // `fields` viene da fuori: ciò che
   const count = (text) => (/^\d{1,3}$/.test(text ?? "") ? Number(text) - 1 : null), named = (name) => SHOWS.indexOf(fields.get(name));
   const found = scene.sentences[0].findIndex(({ kind }) => kind === fields.get("guarda")), k = found < 0 ? state.k : found;
   const heads = (fields.get("teste") ?? "").split("_").map(count).filter((h) => h !== null);
-  const at = state.at.map((one, n) => (n === k ? { l: count(fields.get("strato")) ?? one.l, heads: heads.length ? heads : one.heads } : one));
+  const at = scene.sentences[0].map((_, n) => state.at[n] ?? { l: null, heads: [0] });
+  at[k] = { l: count(fields.get("strato")) ?? at[k].l, heads: heads.length ? heads : at[k].heads };
   const [query, key] = [count(fields.get("riga")), count(fields.get("colonna"))], pair = scene.sentences.length === 2;
   return {
     ...state, k, at, words: fields.has("parole"), average: fields.has("media"), over: null,

@@ -59,7 +59,7 @@ class AttentionMap:
                 f"{self.kind}: ogni riga di pesi dev'essere una distribuzione, non negativa e di somma 1."
             )
 
-# %% ../../book/20_vedere.ipynb #40728fb0
+# %% ../../book/20_vedere.ipynb #c2081c90
 def attention_maps(
     model: Transformer,
     tokenizer: Tokenizer,
@@ -374,8 +374,8 @@ def _draw(ax: Any, panel: _Panel, title: str, signed: bool) -> None:
     )
     ax.set_xticks(range(len(panel.keys)), panel.keys, rotation=90)
     ax.set_yticks(range(len(panel.queries)), panel.queries)
-    ax.set_title(title, fontsize=9)
-    ax.tick_params(length=0, labelsize=6.5, pad=1)
+    ax.set_title(title, fontsize=10)
+    ax.tick_params(length=0, labelsize=9, pad=2)
     ax.spines[:].set_visible(False)
     for i, j in (
         np.argwhere(np.abs(panel.matrix) >= 0.1) if signed else ()
@@ -386,26 +386,20 @@ def _draw(ax: Any, panel: _Panel, title: str, signed: bool) -> None:
             "+" if panel.matrix[i, j] > 0 else "−",
             ha="center",
             va="center",
-            fontsize=7,
+            fontsize=9,
         )
 
 
 def _draw_all(heads: dict[int, list[_Panel]]) -> Figure:
-    "Un riquadro per testa, al più quattro per riga; tre se le frasi sono due."
+    "Un riquadro sotto l'altro, così che le etichette si leggano anche sul telefono: uno per testa, tre se le frasi sono due."
     panels = [(head, panel) for head, of_head in heads.items() for panel in of_head]
-    pair = len(panels) > len(heads)
-    columns = 3 if pair else min(4, len(panels))
-    rows = -(-len(panels) // columns)
-    size = (6.4, rows * (6.4 / columns + 0.4))
-    fig, axes = plt.subplots(
-        rows, columns, squeeze=False, figsize=size, layout="constrained"
-    )
-    for ax in axes.flat[len(panels) :]:
-        ax.set_visible(False)
-    for n, (head, panel) in enumerate(panels):
+    pair, n = len(panels) > len(heads), len(panels)
+    fig, axes = plt.subplots(n, squeeze=False, figsize=(4.75, 4.6 * n), layout="constrained")
+    for i, (head, panel) in enumerate(panels):
         title = f"testa {head}: {panel.name}" if pair else f"testa {head}"
-        _draw(axes.flat[n], panel, title, signed=pair and n % 3 == 2)
+        _draw(axes.flat[i], panel, title, signed=pair and i % 3 == 2)
     return fig
+
 
 # %% ../../book/82_dietro_le_figure.ipynb #8be73195
 @dataclass(frozen=True)
