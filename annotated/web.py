@@ -6,7 +6,7 @@
 __all__ = ['SENTENCES', 'SWAP', 'CANDIDATES', 'READY_LEVELS', 'quantize_rows', 'in_bytes', 'export_web', 'load_web',
            'ready_answer', 'LiveModel', 'live_model']
 
-# %% ../book/88_nel_browser.ipynb #a73b099c
+# %% ../book/88_nel_browser.ipynb #3178d2a3
 import base64
 import hashlib
 import json
@@ -151,7 +151,7 @@ def load_web(folder: str | Path) -> Transformer:
     model.load_state_dict(state)
     return model.eval()
 
-# %% ../book/88_nel_browser.ipynb #461b8a6e
+# %% ../book/88_nel_browser.ipynb #7ef66a22
 SENTENCES = (
     "The animal didn't cross the street because it was too tired.",
     "The animal didn't cross the street because it was too wide.",
@@ -186,7 +186,7 @@ def ready_answer(
     }
 
 
-# %% ../book/88_nel_browser.ipynb #2b5b1bdf
+# %% ../book/88_nel_browser.ipynb #ab940673
 @dataclass(frozen=True)
 class LiveModel(PageFigure):
     "Una casella «Traduci» pronta, che un quaderno mostra da sé. La costruisce `live_model`."
@@ -201,7 +201,7 @@ class LiveModel(PageFigure):
         return "traduttore nel browser"
 
 
-# %% ../book/88_nel_browser.ipynb #8d374259
+# %% ../book/88_nel_browser.ipynb #a629bc52
 def _live_data(name: str, sentences: Sequence[str], url: str | None) -> dict[str, Any]:
     "Di un modello: dove sono i pesi, quanti byte, e le risposte alle frasi pronte."
     model, tokenizer = load_pretrained(name)
