@@ -201,7 +201,7 @@ class LiveModel(PageFigure):
         return "traduttore nel browser"
 
 
-# %% ../book/88_nel_browser.ipynb #a629bc52
+# %% ../book/88_nel_browser.ipynb #03d108e1
 def _live_data(name: str, sentences: Sequence[str], url: str | None) -> dict[str, Any]:
     "Di un modello: dove sono i pesi, quanti byte, e le risposte alle frasi pronte."
     model, tokenizer = load_pretrained(name)
@@ -233,10 +233,11 @@ def live_model(
     """
     names = [name] if isinstance(name, str) else list(name)
     models = [_live_data(one, sentences, url) for one in names]
-    start = {"k": get_args(Kind).index(kind), "l": layer and layer - 1}
+    start: dict[str, Any] = {"k": get_args(Kind).index(kind)}
+    start |= {"l": layer and layer - 1}
     start |= {"heads": [head - 1], "view": "lines"}
     start["focus"] = focus if isinstance(focus, str) else focus - 1
-    data = {"anchor": anchor, "colors": HEAD_COLORS, "swap": SWAP}
+    data: dict[str, Any] = {"anchor": anchor, "colors": HEAD_COLORS, "swap": SWAP}
     data |= {"start": start | {"average": False, "words": False}, "models": models}
     # chi costruisce il libro legge da qui quali pesi scrivere
     wanted = "".join(f'<div data-modello="{escape(x)}"></div>' for x in names if not url)

@@ -102,7 +102,7 @@ def read_attention(
         model.train(training)
 
 
-# %% ../../book/82_dietro_le_figure.ipynb #477dd6c1
+# %% ../../book/82_dietro_le_figure.ipynb #1067f36d
 import base64
 import hashlib
 import json
@@ -213,7 +213,7 @@ def _pack(maps: Sequence[AttentionMap], levels: int) -> str:
     ).tobytes()
     return base64.b64encode(zlib.compress(planes, 9)).decode()
 
-# %% ../../book/82_dietro_le_figure.ipynb #81aaae42
+# %% ../../book/82_dietro_le_figure.ipynb #b6c32e44
 HEAD_COLORS = [
     "#1f77b4", "#d95f02", "#2a9134", "#d62728", "#9467bd", "#9c6355", "#d6519f", "#7f7f7f", "#8a8a12", "#0e8f9f",
 ]  # fmt: skip
@@ -248,7 +248,7 @@ def _pairs(
     }
 
 
-# %% ../../book/82_dietro_le_figure.ipynb #a53e3e59
+# %% ../../book/82_dietro_le_figure.ipynb #eecb51d7
 def asset(name: str) -> str:
     "Il testo di un file che viaggia con gli studi: programmi, stili, la pagina."
     return files("annotated.study").joinpath(name).read_text("utf-8")
@@ -298,7 +298,7 @@ class PageFigure:
             file.write(f"{head}{self.html}{tail}".encode())
 
 
-# %% ../../book/82_dietro_le_figure.ipynb #23960320
+# %% ../../book/82_dietro_le_figure.ipynb #b48a01d3
 def _element(data: dict[str, Any], anchor: str | None) -> str:
     "La vista: senza un nome suo, nell'indirizzo la distingue ciò che contiene."
     name = hashlib.sha256(json.dumps(data).encode()).hexdigest()[:12]
@@ -326,7 +326,7 @@ def _fit(
     return html, levels
 
 
-# %% ../../book/82_dietro_le_figure.ipynb #a580c796
+# %% ../../book/82_dietro_le_figure.ipynb #ed87b3c0
 class _Panel(NamedTuple):
     name: str
     matrix: np.ndarray  # (T, S)
@@ -364,7 +364,7 @@ def _panels(
         )
     return panels
 
-# %% ../../book/82_dietro_le_figure.ipynb #17cbaee5
+# %% ../../book/82_dietro_le_figure.ipynb #64e6cd80
 def _draw(ax: Any, panel: _Panel, title: str, signed: bool) -> None:
     ax.imshow(
         panel.matrix,
@@ -401,7 +401,7 @@ def _draw_all(heads: dict[int, list[_Panel]]) -> Figure:
     return fig
 
 
-# %% ../../book/82_dietro_le_figure.ipynb #8be73195
+# %% ../../book/82_dietro_le_figure.ipynb #6469114b
 @dataclass(frozen=True)
 class View(PageFigure):
     "Una vista pronta, che un quaderno mostra da sé. La costruisce `attention_view`."
@@ -445,7 +445,7 @@ class View(PageFigure):
             {head: _panels(maps, self.names, layer, head) for head in heads}
         )
 
-# %% ../../book/82_dietro_le_figure.ipynb #f2b0d6a8
+# %% ../../book/82_dietro_le_figure.ipynb #d4e18938
 def attention_view(
     maps: Sequence[AttentionMap],  # di una frase, per esempio da `read_attention`
     other: Sequence[AttentionMap] | None = None,  # della frase da confrontare
