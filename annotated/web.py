@@ -201,7 +201,7 @@ class LiveModel(PageFigure):
         return "traduttore nel browser"
 
 
-# %% ../book/88_nel_browser.ipynb #03d108e1
+# %% ../book/88_nel_browser.ipynb #07163410
 def _live_data(name: str, sentences: Sequence[str], url: str | None) -> dict[str, Any]:
     "Di un modello: dove sono i pesi, quanti byte, e le risposte alle frasi pronte."
     model, tokenizer = load_pretrained(name)
@@ -232,13 +232,17 @@ def live_model(
     `AnnotatedError` se un modello non si legge o una frase è vuota o troppo lunga.
     """
     names = [name] if isinstance(name, str) else list(name)
+    start = {
+        "k": get_args(Kind).index(kind),
+        "l": layer and layer - 1,
+        "heads": [head - 1],
+        "focus": focus if isinstance(focus, str) else focus - 1,
+        "average": False,
+        "view": "lines",
+        "words": False,
+    }
     models = [_live_data(one, sentences, url) for one in names]
-    start: dict[str, Any] = {"k": get_args(Kind).index(kind)}
-    start |= {"l": layer and layer - 1}
-    start |= {"heads": [head - 1], "view": "lines"}
-    start["focus"] = focus if isinstance(focus, str) else focus - 1
-    data: dict[str, Any] = {"anchor": anchor, "colors": HEAD_COLORS, "swap": SWAP}
-    data |= {"start": start | {"average": False, "words": False}, "models": models}
+    data = {"anchor": anchor, "colors": HEAD_COLORS, "swap": SWAP, "start": start}
     # chi costruisce il libro legge da qui quali pesi scrivere
     wanted = "".join(f'<div data-modello="{escape(x)}"></div>' for x in names if not url)
     scripts = ("web/transformer.js", "viewer.js", "web/live.js")
@@ -249,7 +253,7 @@ def live_model(
             "\n".join(map(asset, scripts)),
             "startLive",
             *styles,
-            data,
+            data | {"models": models},
         )
     )
 
