@@ -1,8 +1,11 @@
-// Il visore dell'attenzione: nessuna libreria, nessuna richiesta di rete. `annotated/viewer.py` mette nella pagina
-// questo file, lo stile e i dati, e chiama `start`.
+// Il visore dell'attenzione: nessuna libreria, nessuna richiesta di rete. `annotated/study/viewer.py` mette nella pagina
+// questo file, lo stile e i dati, e chiama `start`; la casella «Traduci» (`web/live.js`) gli dà i pesi di un modello vivo.
 //
-// Lettere: k attenzione (encoder, decoder, cross), s frase, l strato, h testa, i riga (query), j colonna (chiave).
-// Tutto si conta da 0; soltanto le etichette contano da 1.
+// La **scena** è ciò che si può guardare, lo **stato** ciò che si guarda. Ogni parte della figura è una funzione `draw…` che
+// da una vista (scena, stato, larghezza) fa nodi, e non cambia nulla; lo stato cambia in un punto solo, `Viewer.set`.
+//
+// Lettere: v vista, k attenzione (encoder, decoder, cross), s frase, l strato, h testa, i riga (query), j colonna (chiave).
+// Tutto si conta da 0; soltanto le etichette e l'indirizzo contano da 1.
 
 const SOURCE = "partenza", WRITING = "pezzo da scrivere", KNOWN = "già letto", WHILE = "mentre si scrive guarda";
 const ROLES = {
@@ -12,8 +15,10 @@ const ROLES = {
 };
 const MORE = "#0b8a83", LESS = "#c2408f"; // nella differenza: di più e di meno nella seconda frase
 const THIN = 0.02; // d'insieme, una linea più leggera di così non si disegna
-const TOP = 5; // quanti pezzi elenca il riquadro prima di «altri»
+const LISTED = 5; // quanti pezzi elenca il riquadro prima di «altri»
+const NARROW = 560; // sotto questa larghezza si vede una frase alla volta
 const FONT = "13px system-ui, sans-serif";
+const OPENS = "▁"; // in SentencePiece, il segno che apre una parola
 
 // ---------------------------------------------------------------- elementi, numeri, etichette
 
@@ -30,11 +35,19 @@ const html = (tag, attributes = {}, ...children) => build(document.createElement
 const svg = (tag, attributes = {}, ...children) =>
   build(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
 
+// Mette nodi nuovi al posto dei vecchi; ciò che aveva il fuoco, riconosciuto da `data-chiave`, lo riprende.
+function fill(slot, nodes) {
+  const { activeElement } = slot.getRootNode(), key = slot.contains(activeElement) && activeElement.dataset.chiave;
+  slot.replaceChildren(...nodes.filter((node) => node));
+  if (key) slot.querySelector(`[data-chiave="${CSS.escape(key)}"]`)?.focus({ preventScroll: true });
+}
+
 const number = (x) => x.toFixed(2).replace(".", ",");
 const signed = (x) => (Math.abs(x) < 0.005 ? "" : x < 0 ? "−" : "+") + number(Math.abs(x));
 const tone = (x) => Math.min(1, Math.abs(x) ** 0.6); // quanto è coperta una casella di peso x
 const range = (n) => Array.from({ length: n }, (_, i) => i);
 const clamp = (x, low, high) => Math.max(low, Math.min(high, x));
+const color = ({ scene }, h) => scene.colors[h % scene.colors.length];
 
 const ruler = document.createElement("canvas").getContext("2d");
 function textWidth(text) {
@@ -49,10 +62,36 @@ function shorten(text, width) {
   return text.slice(0, n) + "…";
 }
 
-// ---------------------------------------------------------------- pesi
+// ---------------------------------------------------------------- pezzi e parole
+
+// Un pezzo che fa parola da sé: punteggiatura (non apostrofo né trattino), oppure speciale, come «</s>».
+function isSymbol(piece) {
+  const text = piece.replaceAll(OPENS, "");
+  return /^<.*>$/.test(text) || (text !== "" && !/[\p{L}\p{N}'’-]/u.test(text));
+}
+
+// A quale parola appartiene ogni pezzo, da 0 (`word_index` in viewer.py). Se nessuno porta «▁», ogni pezzo è una parola.
+function wordIndex(pieces) {
+  const spaced = pieces.some((piece) => piece.startsWith(OPENS));
+  let word = -1;
+  return pieces.map((piece, n) => {
+    const alone = isSymbol(piece) || n === 0 || isSymbol(pieces[n - 1]);
+    return (word += !spaced || piece.startsWith(OPENS) || alone ? 1 : 0);
+  });
+}
+
+// Un asse: le etichette dei pezzi, con «·» davanti a chi continua una parola, quelle delle parole, e chi sta in quale.
+function axis(pieces) {
+  const index = wordIndex(pieces), bare = (text) => text.replace(/^▁+/, "") || OPENS;
+  const label = (piece, n) => (n > 0 && index[n] === index[n - 1] ? "·" : "") + bare(piece);
+  const words = range(pieces.length ? index.at(-1) + 1 : 0).map((w) => bare(pieces.filter((_, n) => index[n] === w).join("")));
+  return { index, pieces: pieces.map(label), words };
+}
+
+// ---------------------------------------------------------------- pesi e scena
 
 // I pesi arrivano compressi: prima i byte bassi di tutti i codici, poi gli alti.
-async function unpack(text) {
+async function inflate(text) {
   const packed = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
   const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
   const bytes = new Uint8Array(await new Response(stream).arrayBuffer());
@@ -74,13 +113,26 @@ function dequantize(codes, start, rows, columns, levels) {
   return weights;
 }
 
+// Una mappa { kind, N, h, T, S, queries, keys } con i suoi pesi (N·h·T·S) e i due assi.
+const withAxes = (map, weights) => ({ ...map, weights, query: axis(map.queries), key: axis(map.keys) });
+
+// Le mappe di ogni frase, dai dati che Python ha scritto nella pagina.
+async function readMaps({ sentences, weights, levels }) {
+  const codes = await inflate(weights);
+  let offset = 0;
+  return sentences.map((maps) => maps.map((map) => {
+    const rows = map.N * map.h * map.T, start = offset;
+    offset += rows * map.S;
+    return withAxes(map, dequantize(codes, start, rows, map.S, levels));
+  }));
+}
+
 // La matrice media di alcune teste, (T, S); con le parole unite si sommano le colonne e si fa la media delle righe.
 function meanMatrix(map, l, heads, words) {
-  const { T, S, h: H, weights } = map;
-  const rows = words ? map.queryWords : range(T), columns = words ? map.keyWords : range(S);
-  const size = range(1 + rows[T - 1]).map((r) => rows.filter((x) => x === r).length);
-  const width = 1 + columns[S - 1];
-  const matrix = size.map(() => new Float64Array(width));
+  const { T, S, h: H, weights, query, key } = map;
+  const rows = words ? query.index : range(T), columns = words ? key.index : range(S);
+  const size = (words ? query.words : query.pieces).map((_, r) => rows.filter((x) => x === r).length);
+  const matrix = size.map(() => new Float64Array((words ? key.words : key.pieces).length));
   for (const h of heads)
     for (let i = 0; i < T; i++)
       for (let j = 0; j < S; j++)
@@ -88,8 +140,665 @@ function meanMatrix(map, l, heads, words) {
   return matrix;
 }
 
-// ---------------------------------------------------------------- la vista
+// ---------------------------------------------------------------- leggere una vista
 
+const isPair = ({ scene }) => scene.sentences.length === 2;
+const mapOf = ({ scene, state }, s = 0) => scene.sentences[s][state.k];
+const role = (v) => ROLES[mapOf(v).kind];
+const opened = ({ state }) => state.at[state.k]; // lo strato e le teste in vista
+const labels = (v, s, side) => mapOf(v, s)[side][v.state.words ? "words" : "pieces"];
+const pairs = ({ scene, state }, side) => scene.pairs[state.k][state.words ? "words" : "pieces"][side];
+const mergeable = ({ sentences }) => sentences.flat().some(({ query, key }) => [query, key].some((a) => a.words.length < a.pieces.length));
+const focused = ({ state }) => state.over ?? state.focus;
+
+// I canali sono ciò che ha un colore: le teste in vista, oppure la loro media.
+function called(v, heads) {
+  if (heads.length === 1) return `testa ${heads[0] + 1}`;
+  return heads.length === mapOf(v).h ? "media di tutte le teste" : `media delle teste ${heads.map((h) => h + 1).join(", ")}`;
+}
+function channels(v) {
+  const { heads } = opened(v);
+  if (v.state.average && heads.length > 1) return [{ name: called(v, heads), color: "var(--inchiostro)", heads }];
+  return heads.map((h) => ({ name: called(v, [h]), color: color(v, h), heads: [h] }));
+}
+
+// Un pannello è ciò che si disegna: le etichette di righe e colonne e, per ogni canale, una matrice.
+function sentencePanel(v, s, l, drawn) {
+  const filled = drawn.map((channel) => ({ ...channel, matrix: meanMatrix(mapOf(v, s), l, channel.heads, v.state.words) }));
+  return { id: s, name: isPair(v) ? v.scene.names[s] : "", rows: labels(v, s, "query"), columns: labels(v, s, "key"), channels: filled };
+}
+function differencePanel(v, l, heads) {
+  const [a, b] = [0, 1].map((s) => meanMatrix(mapOf(v, s), l, heads, v.state.words));
+  const columns = pairs(v, "key"), matrix = pairs(v, "query").map(([i, m]) => Float64Array.from(columns, ([j, n]) => b[m][n] - a[i][j]));
+  const both = (side) => pairs(v, side).map(([i, m]) => {
+    const [one, two] = [labels(v, 0, side)[i], labels(v, 1, side)[m]];
+    return one === two ? one : `${one} | ${two}`;
+  });
+  return {
+    id: 2, signed: true, name: `differenza: ${v.scene.names[1]} meno ${v.scene.names[0]}`,
+    rows: both("query"), columns: both("key"), channels: [{ name: called(v, heads), matrix }],
+  };
+}
+function shownPanels(v) { // 0 e 1 le frasi, 2 la differenza; sullo schermo stretto una cosa alla volta
+  if (!isPair(v)) return [0];
+  return v.state.show !== "both" ? [Number(v.state.show)] : v.width < NARROW ? [0] : [0, 1];
+}
+const panel = (v, id) => (id < 2 ? sentencePanel(v, id, opened(v).l, channels(v)) : differencePanel(v, opened(v).l, opened(v).heads));
+
+// Il posto n di un pannello in un altro; null = là non c'è.
+function carry(v, from, side, n, to) {
+  if (n === null || from === to || !isPair(v)) return n;
+  const d = from === 2 ? n : pairs(v, side).findIndex((pair) => pair[from] === n);
+  return d < 0 ? null : to === 2 ? d : pairs(v, side)[d]?.[to] ?? null;
+}
+function place(v, id) { // la riga e la colonna scelte in un pannello; null = nessuna
+  const at = focused(v);
+  return at ? ["query", "key"].map((side) => carry(v, at.panel, side, at[side], id)) : [null, null];
+}
+
+// Lo stato riportato fra ciò che la scena contiene.
+function settle(scene, state) {
+  const maps = scene.sentences[0], k = clamp(state.k, 0, maps.length - 1), words = state.words && mergeable(scene);
+  const at = maps.map((map, n) => {
+    const { l, heads } = state.at[n] ?? { l: map.N - 1, heads: [0] };
+    const known = [...new Set(heads)].filter((h) => h >= 0 && h < map.h).sort((a, b) => a - b);
+    return { l: clamp(l ?? map.N - 1, 0, map.N - 1), heads: known.length ? known : [0] };
+  });
+  const v = { scene, state: { ...state, k, at, words } };
+  const size = (id, side) => (id === 2 ? pairs(v, side) : labels(v, id, side)).length;
+  const kept = (at) => at && at.panel < (isPair(v) ? 3 : 1) && ["query", "key"].every((side) => !(at[side] >= size(at.panel, side)));
+  for (const name of ["focus", "over"]) if (!kept(v.state[name])) v.state[name] = null;
+  return v.state;
+}
+
+// La riga scelta resta scelta se, cambiando attenzione o passando alle parole, c'è ancora.
+function refocus(scene, before, after) {
+  const at = before.focus, from = scene.sentences[0][before.k], to = scene.sentences[0][after.k];
+  if (!at || at.query === null || at.panel > 0 || from.queries.join(" ") !== to.queries.join(" ")) return null;
+  const piece = before.words ? from.query.index.indexOf(at.query) : at.query;
+  return { panel: 0, query: after.words ? to.query.index[piece] : piece, key: null };
+}
+
+// ---------------------------------------------------------------- lo stato nell'indirizzo
+
+const SHOWS = ["prima", "seconda", "differenza"];
+
+function toFields(v) {
+  const { state } = v, { l, heads } = opened(v), at = state.focus;
+  const fields = { guarda: mapOf(v).kind, strato: l + 1, teste: heads.map((h) => h + 1).join("_") };
+  if (state.words) fields.parole = 1;
+  if (state.average) fields.media = 1;
+  if (state.view === "matrix") fields.vista = "matrice";
+  if (isPair(v) && state.show !== "both") fields.frasi = SHOWS[state.show];
+  if (at?.panel) fields.su = SHOWS[at.panel];
+  if (at && at.query !== null) fields.riga = at.query + 1;
+  if (at && at.key !== null) fields.colonna = at.key + 1;
+  return fields;
+}
+
+function fromFields(scene, state, fields) { // `fields` viene da fuori: ciò che non ha senso non conta
+  const count = (text) => (/^\d{1,3}$/.test(text ?? "") ? Number(text) - 1 : null), named = (name) => SHOWS.indexOf(fields.get(name));
+  const found = scene.sentences[0].findIndex(({ kind }) => kind === fields.get("guarda")), k = found < 0 ? state.k : found;
+  const heads = (fields.get("teste") ?? "").split("_").map(count).filter((h) => h !== null);
+  const at = scene.sentences[0].map((_, n) => state.at[n] ?? { l: null, heads: [0] });
+  at[k] = { l: count(fields.get("strato")) ?? at[k].l, heads: heads.length ? heads : at[k].heads };
+  const [query, key] = [count(fields.get("riga")), count(fields.get("colonna"))], pair = scene.sentences.length === 2;
+  return {
+    ...state, k, at, words: fields.has("parole"), average: fields.has("media"), over: null,
+    view: fields.get("vista") === "matrice" ? "matrix" : "lines",
+    show: pair && named("frasi") >= 0 ? String(named("frasi")) : "both",
+    focus: query === null && key === null ? null : { panel: pair ? Math.max(0, named("su")) : 0, query, key },
+  };
+}
+
+function fieldsOf(anchor) { // i campi dell'indirizzo, se parla di questa figura
+  const [name, query] = location.hash.slice(1).split("?");
+  return name === anchor && query ? new URLSearchParams(query) : null;
+}
+
+function remember(address) { // in un riquadro isolato, come quelli di Colab, l'indirizzo non si può cambiare
+  try {
+    if (address !== location.hash) history.replaceState(null, "", address);
+  } catch { /* resta com'è */ }
+}
+
+// ---------------------------------------------------------------- comandi
+
+// Un gruppo di scelte esclusive.
+function choice(name, title, options, chosen, change) {
+  const labels = options.map(([value, text]) => html("label", {},
+    html("input", { type: "radio", name, value, checked: value === chosen, "data-chiave": name + value, change: () => change(value) }),
+    html("span", {}, text)));
+  return html("fieldset", {}, html("legend", {}, title), ...labels);
+}
+
+function drawControls(v) {
+  const { state, scene } = v, kinds = scene.sentences[0].map((m, k) => [String(k), ROLES[m.kind].name]);
+  const shows = [["both", "affiancate"], ["0", scene.names[0]], ["1", scene.names[1]], ["2", "differenza"]];
+  const show = isPair(v) ? (state.show === "both" && v.width < NARROW ? "0" : state.show) : "";
+  return [
+    kinds.length > 1 && choice("k", "Attenzione", kinds, String(state.k), (k) => v.set({ k: Number(k) })),
+    choice("view", "Vista", [["lines", "linee"], ["matrix", "matrice"]], state.view, (view) => v.set({ view })),
+    isPair(v) && choice("show", "Frasi", shows.slice(v.width < NARROW ? 1 : 0), show, (show) => v.set({ show })),
+  ];
+}
+
+function check(v, name, text) {
+  const change = (event) => v.set({ [name]: event.target.checked });
+  return html("label", { class: "spunta" }, html("input", { type: "checkbox", checked: v.state[name], "data-chiave": name, change }), text);
+}
+
+// Cambia le teste in vista: una sola, o una in più o in meno; una almeno resta.
+function setHeads(v, l, heads) {
+  v.set({ at: v.state.at.map((one, k) => (k === v.state.k ? { l, heads } : one)) });
+}
+function toggleHead(v, h) {
+  const { l, heads } = opened(v), others = heads.filter((x) => x !== h);
+  setHeads(v, l, others.length < heads.length ? (others.length ? others : [h]) : [...heads, h]);
+}
+
+// ---------------------------------------------------------------- il modello in miniatura: una riga per strato, una colonna per testa
+
+function drawThumbnail(v, l, h) {
+  const s = v.state.show === "1" ? 1 : 0;
+  const { rows, columns, channels: [{ matrix }], signed } =
+    v.state.show === "2" ? differencePanel(v, l, [h]) : sentencePanel(v, s, l, [{ heads: [h] }]);
+  const canvas = html("canvas", { width: columns.length, height: rows.length, "aria-hidden": "true" }), pen = canvas.getContext("2d");
+  matrix.forEach((row, i) => row.forEach((x, j) => {
+    pen.globalAlpha = tone(x);
+    pen.fillStyle = signed ? (x < 0 ? LESS : MORE) : color(v, h);
+    pen.fillRect(j, i, 1, 1);
+  }));
+  return canvas;
+}
+
+function thumbnail(v, l, h) { // il disegno si fa una volta, e si riusa finché mostra la stessa cosa
+  const key = [v.state.k, v.state.words, v.state.show, l, h].join();
+  if (!v.thumbnails.has(key)) v.thumbnails.set(key, drawThumbnail(v, l, h));
+  const { l: at, heads } = opened(v), here = l === at, on = here && heads.includes(h), off = isOff(v, l, h);
+  return html("button", {
+    type: "button", class: `miniatura${here ? " dello-strato" : ""}${off ? " spenta" : ""}`, style: `--colore: ${color(v, h)}`,
+    "aria-label": `strato ${l + 1}, testa ${h + 1}${off ? ", spenta" : ""}`, "aria-pressed": String(on),
+    "data-chiave": `testa ${l + 1} ${h}`, tabindex: here && h === heads[0] ? 0 : -1, // un solo passo di tabulazione; dentro, le frecce
+    click: (event) => (event.shiftKey && here ? toggleHead(v, h) : setHeads(v, l, [h])), // con Maiusc si aggiunge
+  }, v.thumbnails.get(key));
+}
+
+function chip(v, h) {
+  const { l, heads } = opened(v), on = heads.includes(h);
+  return html("button", {
+    type: "button", class: "testa", style: `--colore: ${color(v, h)}`, "aria-pressed": String(on), "data-chiave": `testa 0 ${h}`, tabindex: -1,
+    "aria-label": `testa ${h + 1}, ${on ? "in vista" : "nascosta"}`, title: "clic: mostra o nasconde; doppio clic: lascia questa sola",
+    click: (event) => (event.detail === 2 ? setHeads(v, l, [h]) : toggleHead(v, h)),
+  }, String(h + 1));
+}
+
+function drawGrid(v) {
+  const { N, h: H } = mapOf(v), rows = [range(H).map((h) => chip(v, h)), ...range(N).map((l) => range(H).map((h) => thumbnail(v, l, h)))];
+  const name = (r) => html("span", { class: "strato" }, r ? String(r) : "testa");
+  return html("div", {
+    class: "miniature", role: "group", style: `--teste: ${H}`, keydown: (event) => moveInGrid(v, event),
+    "aria-label": `Il modello in miniatura, ${role(v).name}: ${N} strati per ${H} teste`,
+  }, ...rows.flatMap((row, r) => [name(r), ...row]));
+}
+
+function moveInGrid(v, event) {
+  const [, r, h] = (event.target.dataset.chiave ?? "").split(" ").map(Number), { N, h: H } = mapOf(v);
+  if (r === 0 && event.shiftKey && event.key === "Enter") {
+    event.preventDefault();
+    return setHeads(v, opened(v).l, [h]);
+  }
+  const move = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key];
+  if (!move) return;
+  event.preventDefault();
+  const next = `testa ${clamp(r + move[0], 0, N)} ${clamp(h + move[1], 0, H - 1)}`;
+  event.currentTarget.querySelector(`[data-chiave="${next}"]`).focus();
+}
+
+// Spegnere una testa è del modello, e può farlo solo un modello vivo.
+const headName = (v, l, h) => `${mapOf(v).kind}.${l}.${h}`;
+const isOff = (v, l, h) => v.scene.off?.has(headName(v, l, h)) ?? false;
+
+function drawSwitches(v) {
+  const { l, heads } = opened(v), { N, h: H } = mapOf(v), all = range(H);
+  const offs = !v.scene.off ? [] : heads.map((h) => html("button", {
+    type: "button", class: "tutte", "aria-pressed": String(isOff(v, l, h)), "data-chiave": `spegni${h}`, click: () => v.scene.toggle(headName(v, l, h)),
+  }, `${isOff(v, l, h) ? "riaccendi" : "spegni"} la testa ${l + 1}.${h + 1}`));
+  return html("div", { class: "comandi" },
+    H > 1 && html("button", {
+      type: "button", class: "tutte", "data-chiave": "tutte", "aria-pressed": String(heads.length === H), click: () => setHeads(v, l, all),
+    }, "tutte le teste"),
+    H > 1 && check(v, "average", "media"), mergeable(v.scene) && check(v, "words", "parole intere"), ...offs);
+}
+
+// ---------------------------------------------------------------- disegni: due colonne di pezzi, o righe e colonne
+
+// il numero come si legge: con il segno nella differenza, un trattino dove il decoder non può guardare
+const show = (v, panel, x) => (panel.signed ? signed(x) : x === 0 && mapOf(v).kind === "decoder" ? "–" : number(x));
+const paint = (panel, c, x) => (panel.signed ? (x < 0 ? LESS : MORE) : panel.channels[c].color);
+
+function layLines({ rows, columns, channels: { length: n }, signed }, width) { // dove sta ogni cosa
+  const step = 22, top = 6, room = width * 0.3, digits = n > 1 ? 0 : signed ? 46 : 38, strip = n === 1 ? 9 : clamp(45 / n, 3, 8);
+  const left = Math.min(widest(rows), room) + digits + 6; // dove finiscono le etichette di sinistra
+  const right = width - Math.min(widest(columns), room) - digits - 6;
+  const y = (i) => top + step * (i + 0.5), height = top * 2 + step * Math.max(rows.length, columns.length);
+  return { n, step, room, strip, left, right, from: left + n * strip + 4, to: right - n * strip - 4, y, width, height };
+}
+
+function curve({ n, from, to, y }, panel, c, i, j, opacity) {
+  const x = panel.channels[c].matrix[i][j], middle = (from + to) / 2;
+  const beside = (c - (n - 1) / 2) * Math.min(3, 12 / n), [start, end] = [y(i) + beside, y(j) + beside]; // due teste non si coprono
+  return svg("path", {
+    d: `M${from} ${start}C${middle} ${start} ${middle} ${end} ${to} ${end}`, stroke: paint(panel, c, x),
+    "stroke-opacity": opacity(x).toFixed(3), "stroke-width": (1 + 3 * Math.abs(x)).toFixed(2),
+    "stroke-dasharray": panel.signed && x < 0 ? "4 3" : null,
+  });
+}
+
+// Le caselle di un pannello: canale, riga, colonna, peso.
+const cells = ({ channels }) => channels.flatMap(({ matrix }, c) => matrix.flatMap((row, i) => Array.from(row, (x, j) => ({ c, i, j, x }))));
+
+function drawLines(v, panel, at) {
+  const { left, right, width, room, step, y } = at, opacity = (x) => (panel.signed ? tone(x) : x);
+  const lines = cells(panel).filter(({ x }) => Math.abs(x) >= THIN).map(({ c, i, j }) => curve(at, panel, c, i, j, opacity));
+  const label = (side) => (text, i) => {
+    const [x, start, span, anchor] = side === "query" ? [left, 0, left + 2, "end"] : [right, right - 2, width - right + 2, "start"];
+    return svg("g", { class: "pezzo", [`data-${side}`]: i }, svg("title", {}, text),
+      svg("rect", { x: start, y: y(i) - step / 2, width: span, height: step, rx: 4 }),
+      svg("text", { x, y: y(i) + 4.5, "text-anchor": anchor }, shorten(text, room)));
+  };
+  const over = svg("g", { class: "evidenza" });
+  return [svg("g", { fill: "none", class: "insieme" }, ...lines), over, ...panel.rows.map(label("query")), ...panel.columns.map(label("key"))];
+}
+
+// In evidenza le linee di un pezzo solo; accanto a ogni pezzo che tocca, una striscia per canale e, se il canale è uno, il numero.
+function markLines(v, panel, at, i, j) {
+  if (i === null && j === null) return [];
+  const { n, left, right, strip, width, y } = at;
+  const lit = cells(panel).filter((cell) => (i === null || cell.i === i) && (j === null || cell.j === j));
+  const mark = ({ c, i: row, j: column, x }) => {
+    const [near, far, anchor, p] = i === null ? [left + 3 + c * strip, 2, "start", row] : [right - 3 - (n - c) * strip, width - 2, "end", column];
+    const look = { class: "striscia", fill: paint(panel, c, x), "fill-opacity": tone(x).toFixed(3) };
+    return [svg("rect", { x: near, y: y(p) - 8, width: strip - 1, height: 16, ...look }),
+      n === 1 && svg("text", { class: "numero", x: far, y: y(p) + 4.5, "text-anchor": anchor }, show(v, panel, x))];
+  };
+  return [svg("g", { fill: "none" }, ...lit.map(({ c, i, j }) => curve(at, panel, c, i, j, tone))), ...lit.flatMap(mark)];
+}
+
+function layMatrix({ rows, columns }, width) {
+  const long = 92, [T, S] = [rows.length, columns.length];
+  const left = Math.min(widest(rows), width * 0.28, 110) + 8, reach = Math.min(widest(columns), long);
+  const slanted = (width - left - reach * 0.62) / S >= 13; // nomi obliqui se ci stanno, se no verticali
+  const cell = clamp((width - left - (slanted ? reach * 0.62 : 4)) / S, 9, 30);
+  const top = reach * (slanted ? 0.8 : 1) + 14, right = left + cell * S, bottom = top + cell * T;
+  const x = (j) => left + cell * j, y = (i) => top + cell * i;
+  return { T, S, left, right, top, bottom, cell, reach, long, slanted, x, y, width: Math.max(width, right + 2), height: bottom + 4 };
+}
+const centered = ({ x, y }, name, i, j, text) => svg("text", { class: name, x: x(j + 0.5), y: y(i + 0.5) + 4, "text-anchor": "middle" }, text);
+
+// Una casella ha tante strisce quanti sono i canali.
+function drawMatrix(v, panel, at) {
+  const { T, S, left, right, top, bottom, cell, reach, long, slanted, x, y } = at, n = panel.channels.length, size = cell < 12 ? "small" : null;
+  const boxes = cells(panel).filter(({ x }) => Math.abs(x) >= 0.002).flatMap(({ c, i, j, x: w }) => {
+    const look = { fill: paint(panel, c, w), "fill-opacity": tone(w).toFixed(3) };
+    return [svg("rect", { x: x(j + c / n), y: y(i), width: cell / n, height: cell, ...look }),
+      panel.signed && Math.abs(w) >= 0.05 && centered(at, "segno", i, j, w < 0 ? "−" : "+")];
+  });
+  const down = range(S + 1).map((j) => `M${x(j)} ${top}V${bottom}`), across = range(T + 1).map((i) => `M${left} ${y(i)}H${right}`);
+  const rowLabel = (text, i) => svg("g", { class: "pezzo", "data-query": i }, svg("title", {}, text),
+    svg("rect", { x: 0, y: y(i), width: left - 3, height: cell, rx: 4 }),
+    svg("text", { class: size, x: left - 7, y: y(i + 0.5) + 4.5, "text-anchor": "end" }, shorten(text, left - 8)));
+  const turn = (j) => `translate(${x(j + 0.5)} ${top - 7}) rotate(${slanted ? -52 : -90})`;
+  const columnLabel = (text, j) => svg("g", { class: "pezzo", "data-key": j, transform: turn(j) }, svg("title", {}, text),
+    svg("rect", { x: -2, y: -cell / 2, width: reach + 6, height: cell, rx: 4 }),
+    svg("text", { class: size, x: 2, y: slanted ? 2 : 4.5 }, shorten(text, long)));
+  return [svg("path", { class: "reticolo", d: [...down, ...across].join("") }), svg("g", {}, ...boxes), svg("g", { class: "evidenza" }),
+    svg("rect", { class: "campo", x: left, y: top, width: right - left, height: bottom - top }),
+    ...panel.rows.map(rowLabel), ...panel.columns.map(columnLabel)];
+}
+
+function markMatrix(v, panel, at, i, j) {
+  const { left, right, top, bottom, cell, x, y } = at, fits = panel.channels.length === 1 && cell >= 28 && (i !== null || j !== null);
+  const numbers = !fits ? [] : cells(panel).filter((one) => (i === null || one.i === i) && (j === null || one.j === j));
+  return [svg("g", { fill: "none", class: "mirino" },
+    i !== null && svg("rect", { x: left, y: y(i), width: right - left, height: cell }),
+    j !== null && svg("rect", { x: x(j), y: top, width: cell, height: bottom - top })),
+  ...numbers.map((one) => centered(at, "cifra", one.i, one.j, show(v, panel, one.x)))]; // se c'è posto, i numeri stanno nelle caselle
+}
+
+const FORMS = {
+  lines: { lay: layLines, draw: drawLines, mark: markLines, step: stepInLines, axes: ["", ""] },
+  matrix: { lay: layMatrix, draw: drawMatrix, mark: markMatrix, step: stepInMatrix, axes: ["righe: ", "colonne: "] },
+};
+
+// ---------------------------------------------------------------- il palco: titolo, pannelli, legenda
+
+const titleOf = (v) => `${role(v).name} · strato ${opened(v).l + 1} · `;
+
+function drawPicture(v, panel, width) {
+  const form = FORMS[v.state.view], at = form.lay(panel, width);
+  const what = [panel.name, role(v).name, `strato ${opened(v).l + 1}`, ...panel.channels.map((c) => c.name)].filter(Boolean).join(", ");
+  const picture = svg("svg", {
+    width: at.width, height: at.height, viewBox: `0 0 ${at.width} ${at.height}`, tabindex: 0, role: "application", "data-chiave": `pannello${panel.id}`,
+    "aria-roledescription": "mappa di attenzione",
+    "aria-label": `${what}: ${panel.rows.length} pezzi guardano, ${panel.columns.length} sono guardati. Frecce per spostarsi, Esc per lasciare.`,
+    pointerover: (event) => hover(v, panel, at, event),
+    pointermove: (event) => event.target.classList.contains("campo") && hover(v, panel, at, event),
+    pointerleave: () => v.set({ over: null }),
+    click: (event) => pin(v, panel, at, event),
+    keydown: (event) => moveInPicture(v, panel, event),
+  }, ...form.draw(v, panel, at));
+  return { panel, picture, at, form };
+}
+
+// Che cosa resta fuori dalla differenza, e come si leggono i segni.
+function note(v, panel) {
+  const lonely = (side, s) => labels(v, s, side).filter((_, n) => !pairs(v, side).some((p) => p[s] === n));
+  const out = new Set(["query", "key"].flatMap((side) => [...lonely(side, 0), ...lonely(side, 1)]));
+  const named = [...out].map((text) => `«${text}»`).join(" ");
+  return html("p", { class: "nota" },
+    `${panel.channels[0].name}. + (linea piena): di più in «${v.scene.names[1]}»; − (tratteggiata): di meno. `,
+    out.size ? `Senza corrispondente, quindi fuori: ${named}.` : "Tutti i pezzi hanno un corrispondente.");
+}
+
+function drawFigure(v, { panel, picture, at, form }) {
+  const axes = [form.axes[0] + role(v).query, "→", form.axes[1] + role(v).key];
+  return html("figure", { class: panel.signed ? "differenza" : null, style: `max-width: ${at.width}px` },
+    panel.name && html("figcaption", {}, panel.name),
+    html("div", { class: "assi" }, ...axes.map((text) => html("span", {}, text))),
+    html("div", { class: "disegno" }, picture),
+    panel.signed && note(v, panel));
+}
+
+function drawLegend(v) {
+  const notch = (x) => [html("span", { class: "tacca", style: `--velo: ${tone(x)}` }), html("span", {}, number(x))];
+  const scale = ["peso", ...[0.05, 0.1, 0.25, 0.5, 1].flatMap(notch), "ogni riga somma a 1"];
+  const words = `Più una linea è scura e spessa, più il peso è grande; sotto ${number(THIN)} non è disegnata. I pesi di chi guarda sommano a 1.`;
+  return html("p", { class: "nota legenda" }, ...(v.state.view === "matrix" ? scale : [words]));
+}
+
+function drawStage(v) {
+  const ids = shownPanels(v), gap = 16, beside = ids.length === 1 && v.width >= 640; // il disegno accanto al modello
+  const room = Math.min(ids.length > 1 ? 620 : 720, beside ? v.width - 266 : (v.width - gap * (ids.length - 1)) / ids.length);
+  v.shape = beside ? "largo" : ids.length > 1 ? "coppia" : "stretto";
+  v.drawings = ids.map((id) => drawPicture(v, panel(v, id), Math.floor(room)));
+  const name = (c) => html("span", { class: "canale", style: `--colore: ${c.color}` }, c.name);
+  return [html("p", { class: "titolo" }, titleOf(v), ...channels(v).flatMap((c) => [name(c), " "])),
+    html("div", { class: "scena", style: `--colonne: ${ids.length}` }, ...v.drawings.map((drawing) => drawFigure(v, drawing))),
+    drawLegend(v)];
+}
+
+function drawMarks(v) { // ciò che cambia quando si indica un pezzo, senza ridisegnare il resto
+  for (const { panel, picture, at, form } of v.drawings) {
+    const [i, j] = place(v, panel.id);
+    picture.querySelector(".evidenza").replaceChildren(...form.mark(v, panel, at, i, j).filter(Boolean));
+    picture.querySelector(".insieme")?.classList.toggle("sfondo", i !== null || j !== null);
+    for (const piece of picture.querySelectorAll(".pezzo"))
+      piece.classList.toggle("scelto", piece.dataset.query === String(i) || piece.dataset.key === String(j));
+  }
+}
+
+// ---------------------------------------------------------------- indicare un pezzo: col puntatore, col dito, con la tastiera
+
+function pointed({ T, S, cell, left, top, width }, event) { // riga e colonna sotto il puntatore; nulla se non c'è un pezzo
+  if (event.target.classList.contains("campo")) {
+    const box = event.currentTarget.getBoundingClientRect(), scale = width / box.width;
+    const at = (client, edge, origin, count) => clamp(Math.floor(((client - edge) * scale - origin) / cell), 0, count - 1);
+    return [at(event.clientY, box.top, top, T), at(event.clientX, box.left, left, S)];
+  }
+  const piece = event.target.closest(".pezzo");
+  return piece && ["query", "key"].map((side) => (side in piece.dataset ? Number(piece.dataset[side]) : null));
+}
+const spot = ({ id }, [query, key]) => ({ panel: id, query, key });
+
+function hover(v, panel, at, event) {
+  const found = pointed(at, event);
+  if (found) v.set({ over: spot(panel, found) });
+}
+function pin(v, panel, at, event) { // un clic fissa il pezzo, un altro sullo stesso lo lascia
+  const found = pointed(at, event), now = v.state.focus && place({ ...v, state: { ...v.state, over: null } }, panel.id);
+  const same = found && now && found[0] === now[0] && found[1] === now[1];
+  v.set({ focus: found && !same ? spot(panel, found) : null, over: same ? null : v.state.over });
+}
+function moveInPicture(v, panel, event) {
+  const [i, j] = place(v, panel.id);
+  if (event.key === "Escape") return v.set({ focus: null, over: null });
+  const found = FORMS[v.state.view].step(event.key, i, j, panel.rows.length, panel.columns.length);
+  if (!found) return;
+  event.preventDefault();
+  v.set({ focus: spot(panel, found), over: null });
+}
+// Nelle linee: su e giù lungo una colonna, a sinistra chi guarda, a destra chi è guardato.
+function stepInLines(key, i, j, T, S) {
+  const step = { ArrowUp: -1, ArrowDown: 1, Home: -Infinity, End: Infinity }[key], now = i ?? j ?? -1;
+  if (step) return i === null && j !== null ? [null, clamp(j + step, 0, S - 1)] : [clamp(now + step, 0, T - 1), null];
+  if (key === "ArrowLeft") return [clamp(now, 0, T - 1), null];
+  if (key === "ArrowRight") return [null, clamp(now, 0, S - 1)];
+}
+// Nella matrice: una riga intera, poi le sue caselle; sopra la prima casella, la colonna intera.
+function stepInMatrix(key, i, j, T, S) {
+  const moves = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1], Home: [0, -Infinity], End: [0, Infinity] };
+  if (!moves[key]) return;
+  const [di, dj] = moves[key];
+  const go = (n, step, size, other) => { // null = l'intestazione: vi si può stare se l'altra coordinata c'è
+    const next = clamp((n ?? -1) + step, -1, size - 1);
+    return next >= 0 ? next : other === null ? 0 : null;
+  };
+  if (i === null && j === null) return [0, null];
+  return di ? [go(i, di, T, j), j] : [i, go(j, dj, S, i)];
+}
+
+// ---------------------------------------------------------------- il riquadro: in parole, con i numeri
+
+const entry = (text, value) => html("span", { class: "voce" }, text, html("b", {}, value));
+function ranked(values, texts, plain) {
+  const order = range(values.length).sort((a, b) => Math.abs(values[b]) - Math.abs(values[a]));
+  const top = order.slice(0, LISTED).filter((n, rank) => rank === 0 || Math.abs(values[n]) >= 0.005);
+  const others = order.slice(top.length), rest = others.reduce((sum, n) => sum + values[n], 0);
+  const items = top.flatMap((n) => [entry(`${texts[n]} `, plain(values[n])), " "]);
+  return others.length ? [...items, entry(`altri ${others.length}: `, plain(rest))] : items;
+}
+function sentence(v, panel, { matrix }, i, j) {
+  const { rows, columns } = panel, plain = panel.signed ? signed : number, { looks } = role(v);
+  if (j === null) return [`«${rows[i]}» ${looks}: `, ...ranked([...matrix[i]], columns, plain)];
+  if (i !== null) return [`«${rows[i]}» ${looks} «${columns[j]}»: `, html("b", {}, show(v, panel, matrix[i][j]))];
+  const column = matrix.map((row) => row[j]), total = column.reduce((a, b) => a + b, 0);
+  return [`«${columns[j]}» è guardato da: `, ...ranked(column, rows, plain), ` (in tutto ${plain(total)})`];
+}
+function describe(v, panel) {
+  const [i, j] = place(v, panel.id), name = html("i", {}, `${panel.name} · `);
+  if (i === null && j === null) return [html("p", {}, name, "questo pezzo non ha un corrispondente.")];
+  const both = mapOf(v).kind === "encoder" && !isPair(v) && (i === null || j === null); // lo stesso pezzo guarda ed è guardato
+  const views = both ? [[i ?? j, null], [null, i ?? j]] : [[i, j]];
+  return panel.channels.flatMap((channel, c) => views.map(([a, b], n) => html("p", {},
+    isPair(v) && c + n === 0 && name,
+    n === 0 && html("span", { class: "canale", style: `--colore: ${channel.color ?? "transparent"}` }, `${channel.name} · `),
+    ...sentence(v, panel, channel, a, b))));
+}
+function drawReadout(v) {
+  const hint = `${TOUCH() ? "Tocca un pezzo" : "Passa su un pezzo, toccalo o usa le frecce"}: qui si legge che cosa guarda e chi lo guarda. Un clic lo fissa.`;
+  return focused(v) ? v.drawings.flatMap(({ panel }) => describe(v, panel)) : [html("p", {}, hint)];
+}
+
+// ---------------------------------------------------------------- piede: tabella, aiuto, salvare
+
+const TOUCH = () => matchMedia("(hover: none)").matches; // uno schermo che si tocca
+
+function fold(v, name, title, content) { // si apre e si chiude; il contenuto si fa solo da aperto
+  const toggle = (event) => v.set({ [name]: event.target.open });
+  return html("details", { class: name, open: v.state[name], toggle }, html("summary", { "data-chiave": name }, title), v.state[name] && content());
+}
+
+function drawTable(v) {
+  const roles = ` (righe: ${role(v).query}; colonne: ${role(v).key})`;
+  const tds = (panel, row) => [...row].map((x) => html("td", {}, show(v, panel, x)));
+  const one = (panel, channel) => html("table", {},
+    html("caption", {}, [panel.name, channel.name].filter(Boolean).join(" · ") + roles),
+    html("tr", {}, html("td"), ...panel.columns.map((text) => html("th", { scope: "col" }, text))),
+    ...panel.rows.map((text, i) => html("tr", {}, html("th", { scope: "row" }, text), ...tds(panel, channel.matrix[i]))));
+  const tables = v.drawings.flatMap(({ panel }) => panel.channels.map((channel) => one(panel, channel)));
+  return html("div", { class: "disegno", tabindex: 0, role: "region", "aria-label": "Tabella dei numeri" }, ...tables);
+}
+
+function drawHelp(v) {
+  const touch = TOUCH(), tips = [
+    "Le miniature sono tutto il modello: una riga per strato, una colonna per testa. " +
+      (touch ? "Un tocco apre una testa." : "Un clic apre una testa; con Maiusc, la si aggiunge a quelle in vista."),
+    `I numeri colorati mostrano e nascondono le teste; ${touch ? "due tocchi" : "un doppio clic (o Maiusc+Invio)"} ne lasciano una sola.`,
+    touch ? "Tocca un pezzo per vedere che cosa guarda e chi lo guarda; toccalo ancora per lasciarlo."
+      : "Passa su un pezzo per vedere che cosa guarda e chi lo guarda. Un clic lo fissa, un altro lo lascia.",
+    !touch && "Da tastiera: Tab passa da una parte all'altra; nelle miniature e nel disegno si va con le frecce, Invio sceglie, Esc lascia.",
+    mergeable(v.scene) && "«Parole intere» unisce i pezzi di una parola: i pesi si sommano sulle colonne e si mediano sulle righe, " +
+      "che così sommano ancora a 1. Il segno · apre un pezzo che continua la parola.",
+    v.scene.off && "«Spegni la testa» la toglie al modello, che traduce senza: guarda ancora, ma non riporta nulla.",
+    v.scene.levels && `I pesi di questa vista hanno un errore inferiore a ${String(1 / v.scene.levels).replace(".", ",")}.`,
+  ];
+  return html("ul", {}, ...tips.filter(Boolean).map((text) => html("li", {}, text)));
+}
+
+function drawFoot(v) {
+  const act = (name, text, click) => html("button", { type: "button", class: "tutte", "data-chiave": name, click }, text);
+  return [
+    html("div", { class: "comandi" }, act("link", "Copia il collegamento", () => copyLink(v)), act("svg", "Salva SVG", () => saveSvg(v)),
+      act("png", "Salva PNG", () => savePng(v)), html("span", { class: "esito", "aria-live": "polite" })),
+    fold(v, "tabella", "Tabella dei numeri", () => drawTable(v)),
+    fold(v, "aiuto", "Come si usa", () => drawHelp(v)),
+  ];
+}
+
+async function copyLink(v) {
+  remember(v.address(toFields(v)));
+  const said = v.host.shadowRoot.querySelector(".esito");
+  try {
+    await navigator.clipboard.writeText(location.href);
+    said.textContent = "Collegamento copiato.";
+  } catch {
+    said.textContent = "Il collegamento è nella barra dell'indirizzo: copialo da lì.";
+  }
+}
+
+// ---------------------------------------------------------------- salvare il disegno
+
+// I pannelli in un file solo, con il titolo e gli assi, sempre su fondo chiaro. Lo stile vi entra risolto: i programmi di
+// disegno non conoscono le variabili del foglio.
+function pictureFile(v) {
+  const gap = 16, top = 46, heading = titleOf(v) + channels(v).map((c) => c.name).join(", ");
+  const line = (x, y, text, more) => svg("text", { x, y, ...more }, text);
+  let x = gap;
+  const parts = v.drawings.flatMap(({ panel, picture, at, form }) => {
+    const left = x, copy = picture.cloneNode(true), bold = { "font-weight": 700 };
+    for (const [name, value] of Object.entries({ x: left, y: top + 20 })) copy.setAttribute(name, value);
+    for (const name of ["tabindex", "data-chiave"]) copy.removeAttribute(name);
+    x += at.width + gap;
+    return [panel.name && line(left, top, panel.name, bold), line(left, top + 15, `${form.axes[0]}${role(v).query} → ${form.axes[1]}${role(v).key}`), copy];
+  });
+  const width = Math.ceil(Math.max(x, textWidth(heading) * 1.2 + 2 * gap)), height = Math.ceil(top + 20 + gap + Math.max(...v.drawings.map(({ at }) => at.height)));
+  const whole = svg("svg", { width, height, viewBox: `0 0 ${width} ${height}` }, svg("style", {}, pictureStyle(v)),
+    svg("rect", { width, height, fill: "var(--fondo)" }), line(gap, 24, heading[0].toUpperCase() + heading.slice(1), { "font-weight": 700 }), ...parts.filter(Boolean));
+  const colors = lightColors(v.host), text = new XMLSerializer().serializeToString(whole);
+  return { width, height, text: text.replace(/var\((--[\w]+)\)/g, (_, name) => colors(name)).replace(/[\x00-\x08\x0b\x0c\x0e-\x1f]/g, "") };
+}
+
+function pictureStyle(v) { // le sole regole che riguardano il disegno
+  const rules = [...v.host.shadowRoot.querySelector("style").sheet.cssRules];
+  const used = rules.filter(({ selectorText }) => selectorText && !/[:*]/.test(selectorText) && v.drawings.some(({ picture }) => picture.querySelector(selectorText)));
+  return used.map((rule) => rule.cssText).join("\n");
+}
+
+function lightColors(host) {
+  const { theme } = host.dataset;
+  host.dataset.theme = "light";
+  const style = getComputedStyle(host), names = ["--fondo", "--inchiostro", "--tenue", "--filo", "--velina", "--accento"];
+  const values = Object.fromEntries(names.map((name) => [name, style.getPropertyValue(name).trim()]));
+  host.dataset.theme = theme;
+  return (name) => values[name];
+}
+
+function download(v, blob, extension) {
+  const { l, heads } = opened(v), link = html("a", { href: URL.createObjectURL(blob) });
+  link.download = `attenzione-${role(v).name}-${l + 1}.${heads.map((h) => h + 1).join("-")}.${extension}`;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+}
+
+function saveSvg(v) {
+  download(v, new Blob([pictureFile(v).text], { type: "image/svg+xml" }), "svg");
+}
+
+async function savePng(v) {
+  const { width, height, text } = pictureFile(v), image = new Image();
+  image.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(text)}`;
+  await new Promise((resolve, reject) => Object.assign(image, { onload: resolve, onerror: reject }));
+  const canvas = html("canvas", { width: 2 * width, height: 2 * height });
+  canvas.getContext("2d").drawImage(image, 0, 0, 2 * width, 2 * height);
+  canvas.toBlob((blob) => download(v, blob, "png"), "image/png");
+}
+
+// ---------------------------------------------------------------- mettere insieme
+
+// Ciò che si guarda all'apertura, da come lo scrive Python.
+function firstState({ k, l, heads, average, view, words, focus }) {
+  const at = [];
+  at[k] = { l, heads };
+  return { k, at, average, words, view, show: "both", focus: focus === null ? null : { panel: 0, query: focus, key: null }, over: null, tabella: false, aiuto: false };
+}
+
+// Una vista dentro `host`. `changed` sa di ogni cambiamento chiesto da chi legge; `address` fa l'indirizzo che la ritrova.
+class Viewer {
+  constructor(host, css, state, { changed = () => {}, address } = {}) {
+    const names = ["comandi", "modello", "palco", "riquadro", "piede"], slots = names.map((name) => html("div", { class: name }));
+    this.slots = Object.fromEntries(names.map((name, n) => [name, slots[n]]));
+    build(this.slots.riquadro, { role: "status", "aria-live": "polite", tabindex: 0 }, []);
+    this.root = html("div", { class: "vista", role: "group", "aria-label": "Visore dell'attenzione" }, ...slots);
+    host.attachShadow({ mode: "open" }).append(html("style", {}, css), this.root);
+    followTheme(host);
+    Object.assign(this, { host, state, changed, address, scene: null, width: 0, shape: "", drawings: [], thumbnails: new Map() });
+    this.fit();
+    new ResizeObserver(() => this.fit()).observe(host);
+  }
+
+  set(change) { // l'unico punto in cui lo stato cambia
+    const before = this.state, next = { ...before, ...change };
+    if (next.k !== before.k || next.words !== before.words)
+      Object.assign(next, { over: null, focus: "focus" in change ? next.focus : refocus(this.scene, before, next) });
+    this.state = settle(this.scene, next);
+    const [old, now] = [before, this.state].map((state) => JSON.stringify({ ...state, focus: null, over: null }));
+    if (old !== now) this.render();
+    else if (JSON.stringify(before) !== JSON.stringify(this.state)) this.point();
+    else return;
+    this.changed(this);
+  }
+
+  show(scene, change = {}) { // un'altra scena, con lo stesso stato o quasi
+    Object.assign(this, { scene, thumbnails: new Map(), state: settle(scene, { ...this.state, over: null, ...change }) });
+    this.render();
+  }
+
+  render() {
+    if (!this.width || !this.scene) return;
+    fill(this.slots.comandi, drawControls(this));
+    fill(this.slots.modello, [drawGrid(this), drawSwitches(this)]);
+    fill(this.slots.palco, drawStage(this));
+    fill(this.slots.piede, drawFoot(this));
+    this.root.dataset.forma = this.shape;
+    this.point();
+  }
+
+  point() { // quando cambia soltanto il pezzo che si indica
+    drawMarks(this);
+    this.slots.riquadro.classList.toggle("vuoto", !focused(this));
+    fill(this.slots.riquadro, drawReadout(this));
+  }
+
+  fit() {
+    const now = Math.floor(this.host.clientWidth) - 10;
+    if (now <= 0 || now === this.width) return;
+    this.width = now;
+    this.render();
+  }
+}
+
+// Chiamata da ogni vista di una pagina.
 function start(id, css, data) {
   for (const host of document.querySelectorAll(`[data-vista="${id}"]`)) {
     if (host.shadowRoot) continue; // la stessa uscita può comparire due volte
@@ -101,508 +810,18 @@ function start(id, css, data) {
 }
 
 async function mount(host, css, data) {
-  const shadow = host.attachShadow({ mode: "open" });
-  const root = html("div", { class: "vista", role: "group", "aria-label": "Visore dell'attenzione" });
-  shadow.append(html("style"), root);
-  shadow.firstChild.textContent = css;
-  followTheme(host);
-
-  const codes = await unpack(data.weights);
-  let offset = 0;
-  const sentences = data.sentences.map((maps) => maps.map((map) => {
-    const rows = map.N * map.h * map.T;
-    const weights = dequantize(codes, offset, rows, map.S, data.levels);
-    offset += rows * map.S;
-    return { ...map, weights };
-  }));
-  const pair = sentences.length === 2;
-
-  // -------- lo stato: che cosa si guarda
-
-  const first = data.start;
-  const state = {
-    k: first.k, words: first.words, average: first.average, view: first.view, show: "all",
-    chosen: sentences[0].map((map, k) => k === first.k
-      ? { l: first.l, heads: new Set(first.heads) }
-      : { l: map.N - 1, heads: new Set([0]) }),
-    focus: null, // { query, key }: di ciascuno la posizione nei pannelli [prima, seconda, differenza]; -1 = non c'è
-    pinned: false,
+  const address = (fields) => `#${data.anchor}?${new URLSearchParams(fields)}`;
+  const viewer = new Viewer(host, css, firstState(data.start), { address });
+  const { names, pairs, levels, colors } = data;
+  viewer.show({ sentences: await readMaps(data), names, pairs, levels, colors });
+  const recall = () => {
+    const fields = fieldsOf(data.anchor);
+    if (!fields) return;
+    viewer.set(fromFields(viewer.scene, viewer.state, fields));
+    host.scrollIntoView({ block: "center" });
   };
-  const chosen = () => state.chosen[state.k];
-  const map = (s = 0) => sentences[s][state.k];
-  const role = () => ROLES[map().kind];
-  const color = (h) => data.colors[h % data.colors.length];
-  const labels = (s, side) => map(s)[side + (state.words ? "WordLabels" : "Labels")];
-  const pairs = (side) => data.pairs[state.k][state.words ? "words" : "pieces"][side];
-
-  // I canali sono ciò che ha un colore: le teste accese, oppure la loro media.
-  const lit = () => [...chosen().heads].sort((a, b) => a - b);
-  function called(heads) {
-    if (heads.length === 1) return `testa ${heads[0] + 1}`;
-    return heads.length === map().h ? "media di tutte le teste" : `media delle teste ${heads.map((h) => h + 1).join(", ")}`;
-  }
-  function channels() {
-    if (state.average && lit().length > 1) return [{ name: called(lit()), color: "var(--inchiostro)", heads: lit() }];
-    return lit().map((h) => ({ name: called([h]), color: color(h), heads: [h] }));
-  }
-
-  // Un pannello è ciò che si disegna: le etichette di righe e colonne e, per ogni canale, una matrice.
-  function sentencePanel(s, l, drawn) {
-    const filled = drawn.map((channel) => ({ ...channel, matrix: meanMatrix(map(s), l, channel.heads, state.words) }));
-    const name = pair ? data.names[s] : "";
-    return { id: s, name, rows: labels(s, "query"), columns: labels(s, "key"), channels: filled };
-  }
-  function differencePanel(l, heads) {
-    const [a, b] = [0, 1].map((s) => meanMatrix(map(s), l, heads, state.words));
-    const rows = pairs("query"), columns = pairs("key");
-    const matrix = rows.map(([i, m]) => Float64Array.from(columns, ([j, n]) => b[m][n] - a[i][j]));
-    const both = (side) => pairs(side).map(([i, m]) => {
-      const [one, two] = [labels(0, side)[i], labels(1, side)[m]];
-      return one === two ? one : `${one} | ${two}`;
-    });
-    return {
-      id: 2, signed: true, name: `differenza: ${data.names[1]} meno ${data.names[0]}`,
-      rows: both("query"), columns: both("key"), channels: [{ name: called(heads), matrix }],
-    };
-  }
-  function panels() {
-    const { l } = chosen();
-    const wanted = !pair ? [0] : state.show === "all" ? [0, 1, 2] : [Number(state.show)];
-    return wanted.map((id) => id < 2 ? sentencePanel(id, l, channels()) : differencePanel(l, lit()));
-  }
-
-  // Dove cade, negli altri pannelli, la posizione n di questo.
-  function link(id, side, n) {
-    if (n === null) return null;
-    if (!pair) return [n];
-    const d = id === 2 ? n : pairs(side).findIndex((p) => p[id] === n);
-    if (d >= 0) return [...pairs(side)[d], d];
-    return range(3).map((p) => (p === id ? n : -1));
-  }
-
-  // -------- comandi
-
-  function option(name, value, text) {
-    const checked = String(state[name]) === value;
-    const input = html("input", { type: "radio", name, value, checked, change: () => set(name, value) });
-    return html("label", {}, input, html("span", {}, text));
-  }
-  const choice = (name, title, options) =>
-    html("fieldset", {}, html("legend", {}, title), ...options.map(([value, text]) => option(name, value, text)));
-  function check(name, text) {
-    const change = (event) => set(name, event.target.checked);
-    return html("label", { class: "spunta" }, html("input", { type: "checkbox", checked: state[name], change }), text);
-  }
-
-  function set(name, value) {
-    state[name] = name === "k" ? Number(value) : value;
-    if (name === "k" || name === "words") release();
-    render();
-  }
-  const kinds = sentences[0].map((m, k) => [String(k), ROLES[m.kind].name]);
-  const shows = [["all", "affiancate"], ["0", data.names[0]], ["1", data.names[1]], ["2", "differenza"]];
-  const controls = html("div", { class: "comandi" },
-    kinds.length > 1 && choice("k", "Attenzione", kinds),
-    choice("view", "Vista", [["lines", "linee"], ["matrix", "matrice"]]),
-    pair && choice("show", "Frasi", shows),
-  );
-  function lightAll() {
-    chosen().heads = new Set(range(map().h));
-    render();
-  }
-  const switches = html("div", { class: "comandi" },
-    html("button", { type: "button", class: "tutte", click: lightAll }, "tutte le teste"),
-    check("average", "media"),
-    data.mergeable && check("words", "parole intere"),
-  );
-
-  // -------- il modello in miniatura: una riga per strato, una colonna per testa
-
-  const grid = html("div", { class: "miniature", role: "group" });
-  grid.addEventListener("keydown", moveInGrid);
-  let drawnMap = "", buttons = []; // buttons[0]: i colori delle teste; buttons[1 + l]: le miniature dello strato l
-
-  function toggle(h) {
-    const { heads } = chosen();
-    if (!heads.delete(h)) heads.add(h);
-    if (!heads.size) heads.add(h); // una almeno resta accesa
-    render();
-  }
-  function open(l, h) {
-    Object.assign(chosen(), { l, heads: new Set([h]) });
-    render();
-  }
-  function chip(h) {
-    return html("button", {
-      type: "button", class: "testa", style: `--colore: ${color(h)}`,
-      title: "clic: accende o spegne; doppio clic: lascia accesa questa sola",
-      click: () => toggle(h), dblclick: () => open(chosen().l, h),
-    }, String(h + 1));
-  }
-  function thumbnail(l, h) {
-    const s = state.show === "1" ? 1 : 0;
-    const panel = state.show === "2" ? differencePanel(l, [h]) : sentencePanel(s, l, [{ heads: [h] }]);
-    const { matrix } = panel.channels[0], T = panel.rows.length, S = panel.columns.length;
-    const canvas = html("canvas", { width: S, height: T, "aria-hidden": "true" });
-    const pen = canvas.getContext("2d");
-    for (let i = 0; i < T; i++)
-      for (let j = 0; j < S; j++) {
-        pen.globalAlpha = tone(matrix[i][j]);
-        pen.fillStyle = panel.signed ? (matrix[i][j] < 0 ? LESS : MORE) : color(h);
-        pen.fillRect(j, i, 1, 1);
-      }
-    const add = (event) => event.shiftKey && l === chosen().l; // con Maiusc si aggiunge
-    return html("button", {
-      type: "button", class: "miniatura", style: `--colore: ${color(h)}`,
-      "aria-label": `strato ${l + 1}, testa ${h + 1}`,
-      click: (event) => (add(event) ? toggle(h) : open(l, h)),
-    }, canvas);
-  }
-  function drawGrid() {
-    const { N, h: H } = map(), key = [state.k, state.words, state.show].join();
-    if (key !== drawnMap) {
-      drawnMap = key;
-      buttons = [range(H).map(chip), ...range(N).map((l) => range(H).map((h) => thumbnail(l, h)))];
-      grid.style.setProperty("--teste", H);
-      grid.setAttribute("aria-label", `Il modello in miniatura, ${role().name}: ${N} strati per ${H} teste`);
-      const name = (r) => html("span", { class: "strato" }, r ? String(r) : "testa");
-      grid.replaceChildren(...buttons.flatMap((row, r) => [name(r), ...row]));
-    }
-    const { l, heads } = chosen();
-    buttons.forEach((row, r) => row.forEach((button, h) => {
-      const on = heads.has(h) && (r === 0 || r - 1 === l);
-      button.setAttribute("aria-pressed", on);
-      if (r === 0) button.setAttribute("aria-label", `testa ${h + 1}, ${on ? "accesa" : "spenta"}`);
-      button.classList.toggle("dello-strato", r - 1 === l);
-      button.tabIndex = r - 1 === l && h === lit()[0] ? 0 : -1; // un solo passo di tabulazione; dentro, le frecce
-    }));
-  }
-  function moveInGrid(event) {
-    const r = buttons.findIndex((row) => row.includes(event.target));
-    if (r < 0) return;
-    const h = buttons[r].indexOf(event.target);
-    const move = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key];
-    const isolate = r === 0 && event.shiftKey && event.key === "Enter";
-    if (!move && !isolate) return;
-    event.preventDefault();
-    if (isolate) return open(chosen().l, h);
-    const [dr, dh] = move;
-    buttons[clamp(r + dr, 0, buttons.length - 1)][clamp(h + dh, 0, buttons[0].length - 1)].focus();
-  }
-
-  // -------- disegni
-
-  const stage = html("div", { class: "scena" });
-  const readout = html("div", { class: "riquadro", role: "status", "aria-live": "polite", tabindex: "0" });
-  let drawings = []; // per pannello: l'SVG e la funzione che ne ridisegna la parte in evidenza
-
-  // il numero come si legge: con il segno nella differenza, un trattino dove il decoder non può guardare
-  const show = (panel, x) => (panel.signed ? signed(x) : x === 0 && map().kind === "decoder" ? "–" : number(x));
-  const paint = (panel, c, x) => (panel.signed ? (x < 0 ? LESS : MORE) : panel.channels[c].color);
-
-  // Due colonne di pezzi e una linea per ogni peso; in evidenza, le linee di un pezzo solo, con i numeri.
-  function drawLines(panel, width) {
-    const { rows, columns, channels: drawn } = panel, n = drawn.length, step = 22, top = 6;
-    const room = width * 0.3, digits = n === 1 ? 38 : 0, strip = n === 1 ? 9 : clamp(45 / n, 3, 8);
-    const left = Math.min(widest(rows), room) + digits + 6; // dove finiscono le etichette di sinistra
-    const right = width - Math.min(widest(columns), room) - digits - 6;
-    const from = left + n * strip + 4, to = right - n * strip - 4, middle = (from + to) / 2;
-    const y = (i) => top + step * (i + 0.5);
-    function curve(c, i, j, x, opacity) {
-      const beside = (c - (n - 1) / 2) * Math.min(3, 12 / n); // le linee di due teste non si coprono
-      const [start, end] = [y(i) + beside, y(j) + beside];
-      return svg("path", {
-        d: `M${from} ${start}C${middle} ${start} ${middle} ${end} ${to} ${end}`, stroke: paint(panel, c, x),
-        "stroke-opacity": opacity.toFixed(3), "stroke-width": (1 + 3 * Math.abs(x)).toFixed(2),
-        "stroke-dasharray": panel.signed && x < 0 ? "4 3" : null,
-      });
-    }
-    const all = svg("g", { fill: "none" }), focused = svg("g", { fill: "none" }), marks = svg("g");
-    drawn.forEach(({ matrix }, c) => matrix.forEach((row, i) => row.forEach((x, j) => {
-      if (Math.abs(x) >= THIN) all.append(curve(c, i, j, x, panel.signed ? tone(x) : x));
-    })));
-    function label(side, text, i) {
-      const [x, start, span, anchor] = side === "query" ? [left, 0, left + 2, "end"] : [right, right - 2, width - right + 2, "start"];
-      return svg("g", { class: "pezzo", [`data-${side}`]: i }, svg("title", {}, text),
-        svg("rect", { x: start, y: y(i) - step / 2, width: span, height: step, rx: 4 }),
-        svg("text", { x, y: y(i) + 4.5, "text-anchor": anchor }, shorten(text, room)));
-    }
-    const picture = svg("svg", { width, height: top * 2 + step * Math.max(rows.length, columns.length) },
-      all, focused, marks, ...rows.map((t, i) => label("query", t, i)), ...columns.map((t, j) => label("key", t, j)));
-
-    // accanto a ogni pezzo dell'altra colonna: una striscia per canale e, se il canale è uno, il numero
-    function mark(side, i, c, x) {
-      const [near, far, anchor] = side === "query"
-        ? [left + 3 + c * strip, 2, "start"] : [right - 3 - (n - c) * strip, width - 2, "end"];
-      const look = { class: "striscia", fill: paint(panel, c, x), "fill-opacity": tone(x).toFixed(3) };
-      marks.append(svg("rect", { x: near, y: y(i) - 8, width: strip - 1, height: 16, ...look }));
-      if (n === 1) marks.append(svg("text", { class: "numero", x: far, y: y(i) + 4.5, "text-anchor": anchor }, show(panel, x)));
-    }
-    return [picture, (i, j) => {
-      focused.replaceChildren();
-      marks.replaceChildren();
-      all.classList.toggle("sfondo", i !== null || j !== null);
-      drawn.forEach(({ matrix }, c) => matrix.forEach((row, m) => row.forEach((x, q) => {
-        if ((i !== null && m !== i) || (j !== null && q !== j) || (i === null && j === null)) return;
-        focused.append(curve(c, m, q, x, tone(x)));
-        if (i === null) mark("query", m, c, x);
-        else mark("key", q, c, x);
-      })));
-    }];
-  }
-
-  // Righe e colonne; una casella ha tante strisce quanti sono i canali.
-  function drawMatrix(panel, width) {
-    const { rows, columns, channels: drawn } = panel, n = drawn.length, long = 92, [T, S] = [rows.length, columns.length];
-    const left = Math.min(widest(rows), width * 0.28, 110) + 8, reach = Math.min(widest(columns), long);
-    const slanted = (width - left - reach * 0.62) / S >= 13; // nomi obliqui se ci stanno, se no verticali
-    const cell = clamp((width - left - (slanted ? reach * 0.62 : 4)) / S, 9, 30);
-    const top = reach * (slanted ? 0.8 : 1) + 14, right = left + cell * S, bottom = top + cell * T;
-    const [x, y] = [(j) => left + cell * j, (i) => top + cell * i];
-    const size = cell < 12 ? "small" : null;
-    const centered = (name, i, j, text) =>
-      svg("text", { class: name, x: x(j + 0.5), y: y(i + 0.5) + 4, "text-anchor": "middle" }, text);
-
-    const cells = svg("g"), over = svg("g", { fill: "none", class: "mirino" });
-    drawn.forEach(({ matrix }, c) => matrix.forEach((row, i) => row.forEach((w, j) => {
-      if (Math.abs(w) < 0.002) return;
-      const look = { fill: paint(panel, c, w), "fill-opacity": tone(w).toFixed(3) };
-      cells.append(svg("rect", { x: x(j + c / n), y: y(i), width: cell / n, height: cell, ...look }));
-      if (panel.signed && Math.abs(w) >= 0.05) cells.append(centered("segno", i, j, w < 0 ? "−" : "+"));
-    })));
-    const down = range(S + 1).map((j) => `M${x(j)} ${top}V${bottom}`), across = range(T + 1).map((i) => `M${left} ${y(i)}H${right}`);
-    const rowLabel = (text, i) => svg("g", { class: "pezzo", "data-query": i }, svg("title", {}, text),
-      svg("rect", { x: 0, y: y(i), width: left - 3, height: cell, rx: 4 }),
-      svg("text", { class: size, x: left - 7, y: y(i + 0.5) + 4.5, "text-anchor": "end" }, shorten(text, left - 8)));
-    const turn = (j) => `translate(${x(j + 0.5)} ${top - 7}) rotate(${slanted ? -52 : -90})`;
-    const columnLabel = (text, j) => svg("g", { class: "pezzo", "data-key": j, transform: turn(j) }, svg("title", {}, text),
-      svg("rect", { x: -2, y: -cell / 2, width: reach + 6, height: cell, rx: 4 }),
-      svg("text", { class: size, x: 2, y: slanted ? 2 : 4.5 }, shorten(text, long)));
-    const picture = svg("svg", { width: Math.max(width, right + 2), height: bottom + 4 },
-      svg("path", { class: "reticolo", d: [...down, ...across].join("") }), cells, over,
-      svg("rect", { class: "campo", x: left, y: top, width: right - left, height: bottom - top }),
-      ...rows.map(rowLabel), ...columns.map(columnLabel));
-    picture.cellAt = (event) => { // quale casella sta sotto il puntatore
-      const box = picture.getBoundingClientRect(), scale = picture.width.baseVal.value / box.width;
-      const at = (client, edge, origin, count) => clamp(Math.floor(((client - edge) * scale - origin) / cell), 0, count - 1);
-      return [at(event.clientY, box.top, top, T), at(event.clientX, box.left, left, S)];
-    };
-    return [picture, (i, j) => {
-      over.replaceChildren();
-      if (i !== null) over.append(svg("rect", { x: left, y: y(i), width: right - left, height: cell }));
-      if (j !== null) over.append(svg("rect", { x: x(j), y: top, width: cell, height: bottom - top }));
-      if (n > 1 || cell < 28 || (i === null && j === null)) return; // se c'è posto, i numeri stanno nelle caselle
-      drawn[0].matrix.forEach((row, m) => row.forEach((w, q) => {
-        if ((i === null || m === i) && (j === null || q === j)) over.append(centered("cifra", m, q, show(panel, w)));
-      }));
-    }];
-  }
-
-  function drawPanel(panel, width) {
-    const matrix = state.view === "matrix";
-    const [picture, highlight] = matrix ? drawMatrix(panel, width) : drawLines(panel, width);
-    const what = [panel.name, role().name, `strato ${chosen().l + 1}`, ...panel.channels.map((c) => c.name)];
-    const sizes = `${panel.rows.length} pezzi guardano, ${panel.columns.length} sono guardati`;
-    build(picture, {
-      viewBox: `0 0 ${picture.getAttribute("width")} ${picture.getAttribute("height")}`, tabindex: 0, role: "application",
-      "aria-roledescription": "mappa di attenzione",
-      "aria-label": `${what.filter(Boolean).join(", ")}: ${sizes}. Frecce per spostarsi, Esc per lasciare.`,
-      pointerover: (event) => state.pinned || point(panel, event),
-      pointermove: (event) => state.pinned || (event.target.classList.contains("campo") && point(panel, event)),
-      pointerleave: () => state.pinned || focusOn(panel, null, null),
-      click: (event) => pin(panel, event),
-      keydown: (event) => moveInPicture(panel, event),
-    }, []);
-    drawings.push({ panel, highlight, picture });
-    const axes = [(matrix ? "righe: " : "") + role().query, "→", (matrix ? "colonne: " : "") + role().key];
-    return html("figure", { class: panel.signed ? "differenza" : null, style: `max-width: ${width}px` },
-      panel.name && html("figcaption", {}, panel.name),
-      html("div", { class: "assi" }, ...axes.map((text) => html("span", {}, text))),
-      html("div", { class: "disegno" }, picture),
-      panel.signed && note(panel));
-  }
-
-  // Che cosa resta fuori dalla differenza, e come si leggono i segni.
-  function note(panel) {
-    const lonely = (side, s) => labels(s, side).filter((_, n) => !pairs(side).some((p) => p[s] === n));
-    const out = new Set(["query", "key"].flatMap((side) => [...lonely(side, 0), ...lonely(side, 1)]));
-    const named = [...out].map((text) => `«${text}»`).join(" ");
-    return html("p", { class: "nota" },
-      `${panel.channels[0].name}. + (linea piena): di più in «${data.names[1]}»; − (tratteggiata): di meno. `,
-      out.size ? `Senza corrispondente, quindi fuori: ${named}.` : "Tutti i pezzi hanno un corrispondente.");
-  }
-
-  // -------- indicare un pezzo: col puntatore, col dito, con la tastiera
-
-  function target(event) {
-    if (event.target.classList.contains("campo")) return event.currentTarget.cellAt(event);
-    const piece = event.target.closest(".pezzo");
-    return piece && ["query", "key"].map((side) => (side in piece.dataset ? Number(piece.dataset[side]) : null));
-  }
-  function point(panel, event) {
-    const at = target(event);
-    if (at) focusOn(panel, ...at);
-  }
-  function pin(panel, event) {
-    const at = target(event), now = place(panel);
-    const same = at && state.pinned && at[0] === now[0] && at[1] === now[1];
-    state.pinned = Boolean(at) && !same;
-    focusOn(panel, ...(state.pinned ? at : [null, null]));
-  }
-  function release() {
-    state.focus = null;
-    state.pinned = false;
-  }
-  function focusOn(panel, i, j) {
-    state.focus = i === null && j === null ? null : { query: link(panel.id, "query", i), key: link(panel.id, "key", j) };
-    highlightAll();
-  }
-  // La riga e la colonna scelte in un pannello; null = nessuna.
-  function place(panel) {
-    return ["query", "key"].map((side) => {
-      const n = state.focus?.[side]?.[panel.id] ?? -1;
-      return n < 0 ? null : n;
-    });
-  }
-  function moveInPicture(panel, event) {
-    const { key } = event, [i, j] = place(panel), [T, S] = [panel.rows.length, panel.columns.length];
-    if (key === "Escape") { release(); return highlightAll(); }
-    const at = state.view === "matrix" ? stepInMatrix(key, i, j, T, S) : stepInLines(key, i, j, T, S);
-    if (!at) return;
-    event.preventDefault();
-    state.pinned = true; // con la tastiera il pezzo resta finché non se ne sceglie un altro
-    focusOn(panel, ...at);
-  }
-  // Nelle linee: su e giù lungo una colonna, a sinistra chi guarda, a destra chi è guardato.
-  function stepInLines(key, i, j, T, S) {
-    const step = { ArrowUp: -1, ArrowDown: 1, Home: -Infinity, End: Infinity }[key], now = i ?? j ?? -1;
-    if (step) return i === null && j !== null ? [null, clamp(j + step, 0, S - 1)] : [clamp(now + step, 0, T - 1), null];
-    if (key === "ArrowLeft") return [clamp(now, 0, T - 1), null];
-    if (key === "ArrowRight") return [null, clamp(now, 0, S - 1)];
-  }
-  // Nella matrice: una riga intera, poi le sue caselle; sopra la prima casella, la colonna intera.
-  function stepInMatrix(key, i, j, T, S) {
-    const [di, dj] = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1], Home: [0, -Infinity], End: [0, Infinity] }[key] ?? [];
-    if (di === undefined) return;
-    const go = (n, step, size, other) => { // null = l'intestazione: vi si può stare se l'altra coordinata c'è
-      const next = clamp((n ?? -1) + step, -1, size - 1);
-      return next >= 0 ? next : other === null ? 0 : null;
-    };
-    if (i === null && j === null) return [0, null];
-    return di ? [go(i, di, T, j), j] : [i, go(j, dj, S, i)];
-  }
-
-  // -------- il riquadro: in parole, con i numeri
-
-  const entry = (text, value) => html("span", { class: "voce" }, text, html("b", {}, value));
-  function ranked(values, texts, plain) {
-    const order = range(values.length).sort((a, b) => Math.abs(values[b]) - Math.abs(values[a]));
-    const top = order.slice(0, TOP).filter((n, rank) => rank === 0 || Math.abs(values[n]) >= 0.005);
-    const others = order.slice(top.length), rest = others.reduce((sum, n) => sum + values[n], 0);
-    const items = top.flatMap((n) => [entry(`${texts[n]} `, plain(values[n])), " "]);
-    return others.length ? [...items, entry(`altri ${others.length}: `, plain(rest))] : items;
-  }
-  function sentence(panel, channel, i, j) {
-    const { rows, columns } = panel, { matrix } = channel, plain = panel.signed ? signed : number, { looks } = role();
-    if (j === null) return [`«${rows[i]}» ${looks}: `, ...ranked([...matrix[i]], columns, plain)];
-    if (i !== null) return [`«${rows[i]}» ${looks} «${columns[j]}»: `, html("b", {}, show(panel, matrix[i][j]))];
-    const column = matrix.map((row) => row[j]), total = column.reduce((a, b) => a + b, 0);
-    return [`«${columns[j]}» è guardato da: `, ...ranked(column, rows, plain), ` (in tutto ${plain(total)})`];
-  }
-  function describe(panel) {
-    const [i, j] = place(panel), name = html("i", {}, `${panel.name} · `);
-    if (i === null && j === null) return [html("p", {}, name, "questo pezzo non ha un corrispondente.")];
-    const both = map().kind === "encoder" && !pair && (i === null || j === null); // lo stesso pezzo guarda ed è guardato
-    const views = both ? [[i ?? j, null], [null, i ?? j]] : [[i, j]];
-    return panel.channels.flatMap((channel, c) => views.map(([a, b], v) => html("p", {},
-      pair && c + v === 0 && name,
-      v === 0 && html("span", { class: "canale", style: `--colore: ${channel.color ?? "transparent"}` }, `${channel.name} · `),
-      ...sentence(panel, channel, a, b))));
-  }
-  function highlightAll() {
-    for (const { panel, highlight, picture } of drawings) {
-      const [i, j] = place(panel);
-      highlight(i, j);
-      for (const piece of picture.querySelectorAll(".pezzo"))
-        piece.classList.toggle("scelto", piece.dataset.query === String(i) || piece.dataset.key === String(j));
-    }
-    readout.classList.toggle("vuoto", !state.focus);
-    const hint = "Passa su un pezzo, toccalo o usa le frecce: qui si legge che cosa guarda e chi lo guarda. Un clic lo fissa.";
-    readout.replaceChildren(...(state.focus ? drawings.flatMap(({ panel }) => describe(panel)) : [html("p", {}, hint)]));
-  }
-
-  // -------- legenda, tabella, aiuto
-
-  const legend = html("p", { class: "nota legenda" });
-  function drawLegend() {
-    const notch = (x) => [html("span", { class: "tacca", style: `--velo: ${tone(x)}` }), html("span", {}, number(x))];
-    const scale = ["peso", ...[0.05, 0.1, 0.25, 0.5, 1].flatMap(notch), "ogni riga somma a 1"];
-    const words = `Più una linea è scura e spessa, più il peso è grande; sotto ${number(THIN)} non è disegnata.`;
-    legend.replaceChildren(...(state.view === "matrix" ? scale : [words, " I pesi di chi guarda sommano a 1."]));
-  }
-  const table = html("details", { class: "tabella", toggle: drawTable }, html("summary", {}, "Tabella dei numeri"));
-  function drawTable() {
-    table.querySelector("div")?.remove();
-    if (!table.open) return;
-    const roles = ` (righe: ${role().query}; colonne: ${role().key})`;
-    const cells = (panel, row) => [...row].map((x) => html("td", {}, show(panel, x)));
-    const one = (panel, channel) => html("table", {},
-      html("caption", {}, [panel.name, channel.name].filter(Boolean).join(" · ") + roles),
-      html("tr", {}, html("td"), ...panel.columns.map((text) => html("th", { scope: "col" }, text))),
-      ...panel.rows.map((text, i) => html("tr", {}, html("th", { scope: "row" }, text), ...cells(panel, channel.matrix[i]))));
-    const all = drawings.flatMap(({ panel }) => panel.channels.map((channel) => one(panel, channel)));
-    table.append(html("div", { class: "disegno" }, ...all));
-  }
-  const tips = [
-    "Le miniature sono tutto il modello: una riga per strato, una colonna per testa. Un clic apre una testa; con Maiusc, la " +
-      "si aggiunge a quelle accese.",
-    "I numeri colorati accendono e spengono le teste; un doppio clic (o Maiusc+Invio) ne lascia una sola.",
-    "Passa su un pezzo, o toccalo, per vedere che cosa guarda e chi lo guarda. Un clic lo fissa, un altro lo lascia.",
-    "Da tastiera: Tab passa da una parte all'altra; nelle miniature e nel disegno si va con le frecce, Invio sceglie, Esc lascia.",
-    data.mergeable && "«Parole intere» unisce i pezzi di una parola: i pesi si sommano sulle colonne e si mediano sulle righe, " +
-      "che così sommano ancora a 1. Il segno · apre un pezzo che continua la parola.",
-    `I pesi di questa vista hanno un errore inferiore a ${String(1 / data.levels).replace(".", ",")}.`,
-  ];
-  const list = html("ul", {}, ...tips.filter(Boolean).map((text) => html("li", {}, text)));
-  const help = html("details", { class: "aiuto" }, html("summary", {}, "Come si usa"), list);
-
-  // -------- mettere insieme
-
-  const title = html("p", { class: "titolo" });
-  let width = 0;
-  function render() {
-    if (!width) return;
-    const active = drawings.findIndex(({ picture }) => picture === shadow.activeElement);
-    drawGrid();
-    switches.querySelector(".tutte").setAttribute("aria-pressed", chosen().heads.size === map().h);
-    const name = (c) => html("span", { class: "canale", style: `--colore: ${c.color}` }, c.name);
-    title.replaceChildren(`${role().name} · strato ${chosen().l + 1} · `, ...channels().flatMap((c) => [name(c), " "]));
-
-    const shown = panels(), gap = 16, beside = shown.length === 1 && width >= 640; // il disegno accanto al modello
-    const perRow = shown.length === 1 ? 1 : width >= 1000 ? 3 : width >= 560 ? 2 : 1;
-    const room = Math.min(720, beside ? width - 266 : (width - gap * (perRow - 1)) / perRow);
-    const wide = (panel) => Math.floor(panel.signed && perRow === 2 ? Math.min(width, 560) : room);
-    root.dataset.forma = beside ? "largo" : ["", "stretto", "coppia", "coppia tre"][perRow];
-    stage.style.setProperty("--colonne", perRow);
-    drawings = [];
-    stage.replaceChildren(...shown.map((panel) => drawPanel(panel, wide(panel))));
-    drawings[active]?.picture.focus({ preventScroll: true });
-    drawLegend();
-    drawTable();
-    highlightAll();
-  }
-  const model = html("div", { class: "modello" }, grid, switches), scene = html("div", { class: "palco" }, title, stage, legend);
-  root.append(controls, model, scene, readout, html("div", { class: "piede" }, table, help));
-  if (first.focus !== null) {
-    state.focus = { query: link(0, "query", first.focus), key: null };
-    state.pinned = true;
-  }
-  function fit() {
-    const now = Math.floor(host.clientWidth) - 10;
-    if (now > 0 && now !== width) { width = now; render(); }
-  }
-  fit();
-  new ResizeObserver(fit).observe(host);
+  addEventListener("hashchange", recall);
+  recall();
 }
 
 // Chiaro o scuro: come la pagina che ci ospita (il libro, Colab, JupyterLab); se non lo dice, come il sistema.

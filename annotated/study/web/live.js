@@ -1,328 +1,301 @@
-// La casella «Traduci» di una pagina: mostra i pezzi, i candidati e dove guarda ogni testa. Le frasi pronte hanno la risposta
-// già scritta nella pagina; per le altre, a richiesta, carica il modello di `transformer.js`, che le sta davanti.
+// La casella «Traduci» di una pagina: i pezzi, i candidati di ogni passo e, nel visore di `viewer.js`, dove guarda ogni testa.
+// Le frasi pronte hanno la risposta già scritta nella pagina; per le altre, a richiesta, si carica il modello di
+// `transformer.js`. I due programmi le stanno davanti.
 //
-// Un esito, calcolato qui o scritto da `live_model`, è { text, source, written, translation, candidates, row }: i pezzi letti
-// (S) e scritti (T), i candidati di ogni passo, e row(attenzione, strato, testa, i), i pesi con cui guarda il pezzo i.
-
-const KINDS = {
-  encoder: { name: "l'inglese guarda sé stesso", looks: "legge" },
-  cross: { name: "l'italiano guarda l'inglese", looks: "scrive" },
-  decoder: { name: "l'italiano guarda ciò che ha già scritto", looks: "scrive" },
-};
-const START = "\u003cs>"; // il pezzo d'inizio; scritto così non sembra un elemento della pagina
-const NAMES = { encoder: "encoder", cross: "incrociata", decoder: "decoder" };
-
-// Un elemento con attributi, ascoltatori e figli. I testi entrano come testo: un pezzo «<b>» resta «<b>».
-function html(tag, attributes = {}, ...children) {
-  const element = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) {
-    if (typeof value === "function") element.addEventListener(name, value);
-    else if (value !== false && value != null) element.setAttribute(name, value === true ? "" : value);
-  }
-  element.append(...children);
-  return element;
-}
+// Un esito, calcolato qui o scritto da `live_model`, è { text, translation, candidates, maps }: i candidati di ogni passo, e le
+// mappe delle tre attenzioni come le vuole il visore.
 
 const percent = (x) => `${Math.round(100 * x)} %`;
 const decimal = (x, digits) => x.toFixed(digits).replace(".", ",");
-const range = (n) => Array.from({ length: n }, (_, i) => i);
 const pause = () => new Promise((resolve) => setTimeout(resolve)); // lascia che la pagina si ridisegni
+const [ENCODER, , CROSS] = range(3); // l'ordine delle mappe: encoder, decoder, cross
+const sourceOf = ({ maps }) => maps[ENCODER].query, writtenOf = ({ maps }) => maps[CROSS].query;
 
-// Come si mostra un pezzo: senza «▁»; un punto davanti a chi continua una parola.
-function label(piece) {
-  if (piece.startsWith(SPACE)) return piece.slice(1) || SPACE;
-  return /^[\p{L}\p{N}]/u.test(piece) ? `·${piece}` : piece;
+// Da tabelle [strato][testa][riga] a una mappa; dove una riga è più corta, il futuro, il peso è zero.
+function toMap(kind, tables, queries, keys) {
+  const N = tables.length, h = tables[0].length, T = queries.length, S = keys.length, weights = new Float64Array(N * h * T * S);
+  tables.forEach((heads, l) => heads.forEach((rows, n) => rows.forEach((row, i) => weights.set(row, ((l * h + n) * T + i) * S))));
+  return withAxes({ kind, N, h, T, S, queries, keys }, weights);
 }
 
-// L'esito scritto nella pagina: i pesi sono centesimi, un byte ciascuno, nell'ordine encoder, decoder, cross.
-function unpackReady(ready, { layers, heads }) {
-  const bytes = new Uint8Array(atob(ready.weights).length), S = ready.source.length, T = ready.written.length;
-  decodeBase64(ready.weights, bytes, 0);
-  const shapes = { encoder: [S, S], decoder: [T, T], cross: [T, S] }, starts = {};
-  let start = 0;
-  for (const [kind, [rows, columns]] of Object.entries(shapes)) {
-    starts[kind] = start;
-    start += layers[kind] * heads[kind] * rows * columns;
-  }
-  const row = (kind, layer, head, i) => {
-    const [rows, columns] = shapes[kind], from = starts[kind] + ((layer * heads[kind] + head) * rows + i) * columns;
-    return Array.from(bytes.subarray(from, from + columns), (code) => code / 100);
-  };
-  return { ...ready, row };
-}
-
-// L'esito del modello vivo: comincia con la lettura, e si allunga di un pezzo a ogni passo.
-function liveResult({ model, tokenizer }, text, ids) {
-  const encoded = model.encode(ids), steps = [];
-  const result = { text, source: ids.map((id) => tokenizer.pieces[id]), written: [], translation: "", candidates: [] };
-  result.row = (kind, layer, head, i) => (kind === "encoder" ? encoded.attention[layer][head] : steps[i][kind][layer])[kind === "encoder" ? i : head];
-  const writing = model.write(ids, { encoded });
-  result.advance = () => { // scrive un pezzo; falso se la frase è finita
-    const { value: step, done } = writing.next();
-    if (done) return false;
+// L'esito del modello vivo: si allunga di un pezzo a ogni passo, e li rende uno alla volta.
+function* liveResults({ model, tokenizer }, text, ids) {
+  const encoded = model.encode(ids), source = ids.map((id) => tokenizer.pieces[id]), steps = [];
+  for (const step of model.write(ids, { encoded })) {
     steps.push(step);
-    result.written.push(tokenizer.pieces[step.id]);
-    result.candidates.push(step.candidates.map(({ id, probability }) => [tokenizer.pieces[id], probability]));
-    result.translation = tokenizer.decode(steps.map(({ id }) => id));
-    return true;
-  };
-  return result;
+    const written = steps.map(({ id }) => tokenizer.pieces[id]), known = [tokenizer.pieces[BOS], ...written.slice(0, -1)];
+    const tables = (kind) => range(model.layers[kind]).map((l) => range(model.heads[kind]).map((h) => steps.map((one) => one[kind][l][h])));
+    yield {
+      text, translation: tokenizer.decode(steps.map(({ id }) => id)),
+      candidates: steps.map(({ candidates }) => candidates.map(({ id, probability }) => [tokenizer.pieces[id], probability])),
+      maps: [toMap("encoder", encoded.attention, source, source), toMap("decoder", tables("decoder"), written, known), toMap("cross", tables("cross"), written, source)],
+    };
+  }
 }
 
-// Un gruppo di scelte esclusive.
-function choice(legend, name, options, chosen, onChange) {
-  const labels = options.map(([value, text]) => html("label", {},
-    html("input", { type: "radio", name, value, checked: value === chosen, "data-chiave": `${name}${value}`, change: () => onChange(value) }), html("span", {}, text)));
-  return html("fieldset", {}, html("legend", {}, legend), ...labels);
+// Il passo in cui il modello ha esitato di più: quello in cui il primo candidato è meno probabile.
+const hesitation = ({ candidates }) => range(candidates.length).reduce((a, b) => (candidates[b][0][1] < candidates[a][0][1] ? b : a));
+
+// Un modello si carica una volta per pagina, quante che siano le caselle che lo usano.
+const loaded = (globalThis.annotatedModels ??= new Map());
+function modelAt(url, progress) {
+  if (!loaded.has(url)) loaded.set(url, loadModel(url, progress).catch((error) => { loaded.delete(url); throw error; }));
+  return loaded.get(url);
 }
 
-function start(css, data) {
-  for (const host of document.querySelectorAll(`[data-vivo="${data.id}"]`)) if (!host.shadowRoot) mount(host, css, data);
-}
+class LiveBox {
+  constructor(host, styles, data) {
+    const shadow = host.attachShadow({ mode: "open" }), [viewerStyle, style] = styles;
+    // `off`: le teste spente; `plain`: la traduzione con tutte accese; `run`: quale richiesta è l'ultima
+    Object.assign(this, { host, data, m: 0, live: null, ready: [], result: null, off: new Set(), plain: "", run: 0, loading: false, asked: "", picked: null, wanted: null });
+    this.offer = html("div", { class: "offerta", hidden: true });
+    this.status = html("p", { role: "status", class: "stato" });
+    this.choices = html("div", { class: "modelli" });
+    this.pieces = html("div", { class: "esito" });
+    const figure = html("div");
+    shadow.append(html("style", {}, style), html("div", { class: "vivo", role: "group", "aria-label": "Traduttore dall'inglese all'italiano" },
+      this.drawForm(), this.offer, this.status, this.drawSentences(), this.choices, this.pieces, figure));
+    followTheme(host);
+    this.viewer = new Viewer(figure, viewerStyle, firstState(data.start), { changed: (v) => this.changed(v), address: (fields) => this.address(fields) });
+  }
 
-function mount(host, css, data) {
-  const shadow = host.attachShadow({ mode: "open" });
-  const ready = data.sentences.map((sentence) => unpackReady(sentence, data));
-  const size = `circa ${Math.ceil(data.bytes / 1e6)} MB`;
-  let live = null, result = null, run = 0, plain = ""; // il modello, l'esito mostrato, quale richiesta è l'ultima, tutte accese
-  let loading = false, asked = ""; // se i pesi stanno arrivando; l'ultima frase chiesta
-  // Ciò che si guarda: attenzione, strato, testa, il pezzo scelto nelle due frasi, le teste spente.
-  const { kind, layer, head, focus } = data.start;
-  const state = { kind, layer, head, picked: { source: 0, written: 0 }, off: new Set() };
+  async open() {
+    this.ready = await Promise.all(this.data.models.map(({ sentences }) => Promise.all(sentences.map(async (one) => ({ ...one, maps: (await readMaps(one))[0] })))));
+    addEventListener("hashchange", () => this.recall());
+    if (this.recall()) return;
+    const [[first]] = this.ready, { focus } = this.data.start, query = typeof focus === "string" ? first.maps[this.data.start.k].query.pieces.indexOf(focus) : focus;
+    this.box.value = this.asked = first.text;
+    this.show(first, { focus: { panel: 0, query: Math.max(0, query), key: null } });
+  }
+
+  get model() { return this.data.models[this.m]; }
+  get scene() {
+    const toggle = (name) => this.toggle(name);
+    return { sentences: [this.result.maps], names: [], pairs: [], colors: this.data.colors, levels: this.result.levels, off: this.off, toggle };
+  }
+  known(text) { return this.ready[this.m].find((sentence) => sentence.text === text); }
+  say(message) { this.status.textContent = message; }
 
   // -------- gli elementi fermi
-  const box = html("textarea", { id: "frase", rows: 2, maxlength: 600, lang: "en", spellcheck: "false", keydown: (event) => {
-    if (event.key !== "Enter" || event.shiftKey) return;
-    event.preventDefault();
-    translate();
-  } });
-  const form = html("form", { submit: (event) => { event.preventDefault(); translate(); } },
-    html("label", { for: "frase" }, "Una frase in inglese"), html("div", { class: "riga" }, box, html("button", { class: "forte" }, "Traduci")));
-  const chips = html("div", { class: "gruppo pronte", role: "group", "aria-label": "Frasi pronte" },
-    ...ready.map(({ text }) => html("button", { type: "button", lang: "en", click: () => choose(text) }, text)));
-  const status = html("p", { role: "status", class: "stato" });
-  const offer = html("div", { class: "offerta", hidden: true });
-  const output = html("div", { class: "esito", hidden: true });
-  const root = html("div", { class: "vivo", role: "group", "aria-label": "Traduttore dall'inglese all'italiano" },
-    form, offer, status, chips, output);
-  shadow.append(html("style", {}, css), root);
+  drawForm() {
+    const enter = (event) => {
+      if (event.key !== "Enter" || event.shiftKey) return;
+      event.preventDefault();
+      this.translate();
+    };
+    this.box = html("textarea", { id: "frase", rows: 2, maxlength: 600, lang: "en", spellcheck: "false", keydown: enter });
+    return html("form", { submit: (event) => { event.preventDefault(); this.translate(); } },
+      html("label", { for: "frase" }, "Una frase in inglese"), html("div", { class: "riga" }, this.box, html("button", { class: "forte" }, "Traduci")));
+  }
+  drawSentences() {
+    const texts = this.data.models[0].sentences.map(({ text }) => text);
+    return html("div", { class: "gruppo pronte", role: "group", "aria-label": "Frasi pronte" },
+      ...texts.map((text) => html("button", { type: "button", lang: "en", click: () => this.choose(text) }, text)));
+  }
 
-  function choose(text) {
-    box.value = text;
-    translate();
+  choose(text) {
+    this.box.value = text;
+    this.translate();
   }
 
   // -------- tradurre
-  async function translate() {
-    const text = box.value.trim(), mine = ++run;
-    if (loading) return say("Il modello sta arrivando: poi traduco.");
-    offer.hidden = true;
-    if (text !== asked) state.picked = { source: 0, written: 0 };
-    asked = text;
-    if (!text) return say("Scrivi una frase in inglese, o scegline una pronta.");
-    if (!live) return known(text) && !state.off.size ? finish(known(text)) : ask();
-    const ids = live.tokenizer.encode(text), max = live.model.config.max_len;
-    if (ids.length > max) return say(`La frase ha ${ids.length} pezzi: il modello ne legge al più ${max}. Accorciala.`);
-    say("Traduco…");
+  async translate() {
+    const text = this.box.value.trim(), mine = ++this.run;
+    if (this.loading) return this.say("Il modello sta arrivando: poi traduco.");
+    this.offer.hidden = true;
+    if (text !== this.asked) this.picked = null;
+    this.asked = text;
+    if (!text) return this.say("Scrivi una frase in inglese, o scegline una pronta.");
+    if (!this.live) return this.known(text) && !this.off.size ? this.finish(this.known(text)) : this.ask();
+    const { model, tokenizer } = this.live, ids = tokenizer.encode(text), max = model.config.max_len;
+    if (ids.length > max) return this.say(`La frase ha ${ids.length} pezzi: il modello ne legge al più ${max}. Accorciala.`);
+    this.say("Traduco…");
     await pause();
-    live.model.off = new Set();
-    if (state.off.size) plain = live.tokenizer.decode(live.model.greedy(ids));
-    live.model.off = state.off;
-    const started = performance.now(), chosen = state.picked.written;
-    const next = liveResult(live, text, ids);
-    while (next.advance()) { // mentre scrive si guarda l'ultimo pezzo, poi si torna a quello scelto
-      state.picked.written = next.written.length - 1;
-      show(next);
+    model.off = new Set();
+    if (this.off.size) this.plain = tokenizer.decode(model.greedy(ids));
+    model.off = this.off;
+    const started = performance.now(), { focus, k } = this.viewer.state;
+    let last = null;
+    for (last of liveResults(this.live, text, ids)) { // mentre scrive si guarda l'ultimo pezzo, poi si torna a quello scelto
+      this.picked = last.candidates.length - 1;
+      this.show(last, k === ENCODER ? {} : { focus: { panel: 0, query: writtenOf(last)[this.viewer.state.words ? "words" : "pieces"].length - 1, key: null } });
       await pause();
-      if (mine !== run) return;
+      if (mine !== this.run) return;
     }
-    state.picked.written = chosen;
-    finish(next, `${next.written.length} pezzi in ${decimal((performance.now() - started) / 1000, 1)} secondi, qui nel tuo browser.`);
+    this.finish(last, `${last.candidates.length} pezzi in ${decimal((performance.now() - started) / 1000, 1)} secondi, qui nel tuo browser.`, { focus });
   }
 
-  function finish(next, message = "") {
-    show(next);
-    const before = state.off.size ? ` Con tutte le teste accese: «${plain}»` : "";
-    say(`${message}${before}`.trim());
-    remember();
+  finish(result, message = "", change = {}) {
+    this.show(result, this.wanted ?? change); // ciò che l'indirizzo chiede, la prima volta
+    this.wanted = null;
+    const before = this.off.size ? ` Con tutte le teste accese: «${this.plain}»` : "";
+    this.say(`${message}${before}`.trim());
+    remember(this.address(toFields(this.viewer)));
   }
 
-  function say(message) { status.textContent = message; }
-
-  // -------- caricare il modello
-  function ask() {
-    const phone = matchMedia("(pointer: coarse)").matches || navigator.connection?.saveData;
-    const why = state.off.size ? "Per spegnere una testa" : "Per una frase tua";
-    const load = html("button", { type: "button", class: "forte", click: fetchModel }, `Carica il modello (${size})`);
-    const refuse = html("button", { type: "button", click: () => {
-      offer.hidden = true;
-      state.off.clear();
-      if (result) show(result);
-      say("Va bene: le frasi pronte rispondono senza scaricare nulla.");
-      box.focus();
-    } }, "No, grazie");
-    offer.replaceChildren(
+  // Senza modello e senza risposta pronta: si chiede prima di scaricare.
+  ask() {
+    const phone = matchMedia("(max-width: 40rem)").matches || navigator.connection?.saveData, size = `circa ${Math.ceil(this.model.bytes / 1e6)} MB`;
+    const why = this.off.size ? "Per spegnere una testa" : "Per questa frase";
+    const load = html("button", { type: "button", class: "forte", click: () => this.fetchModel() }, `Carica il modello (${size})`);
+    const refuse = html("button", { type: "button", click: () => this.giveUp("Va bene: le frasi pronte rispondono senza scaricare nulla.") }, "No, grazie");
+    this.offer.replaceChildren(
       html("p", {}, `${why} il modello deve arrivare in questa pagina: ${size}, una volta sola. Poi traduce qui, e ciò che scrivi non esce da questo browser.`),
       ...(phone ? [html("p", {}, html("strong", {}, "Con una rete a consumo pensaci: "), "meglio il Wi-Fi.")] : []),
       html("div", { class: "gruppo" }, load, refuse));
-    offer.hidden = false;
-    say("");
+    this.offer.hidden = false;
+    this.say("");
     load.focus();
   }
 
-  async function fetchModel() {
-    const bar = html("progress", { max: 1, value: 0, "aria-label": "caricamento del modello" });
-    const text = html("span", {}, "0 %");
-    offer.replaceChildren(html("p", {}, "Carico il modello… ", text), bar);
-    loading = true;
+  giveUp(message) {
+    this.offer.hidden = true;
+    this.off.clear();
+    if (this.result) this.show(this.result);
+    this.say(message);
+    this.box.focus();
+  }
+
+  async fetchModel() {
+    const bar = html("progress", { max: 1, value: 0, "aria-label": "caricamento del modello" }), text = html("span", {}, "0 %");
+    this.offer.replaceChildren(html("p", {}, "Carico il modello… ", text), bar);
+    this.loading = true;
     try {
-      live = await loadModel(data.url, (done, total) => { bar.value = done / total; text.textContent = percent(done / total); });
-      loading = false;
-      translate();
+      this.live = await modelAt(this.model.url, (done, total) => { bar.value = done / total; text.textContent = percent(done / total); });
+      this.loading = false;
+      this.translate();
     } catch (error) {
-      loading = false;
-      offer.hidden = true;
-      state.off.clear();
-      if (result) show(result);
-      say(`Non riesco a caricare il modello (${error.message}) Le frasi pronte rispondono lo stesso.`);
+      this.loading = false;
+      this.giveUp(`Non riesco a caricare il modello (${error.message}) Le frasi pronte rispondono lo stesso.`);
     }
   }
 
-  // -------- mostrare
-  const sides = { encoder: ["source", "source"], cross: ["written", "source"], decoder: ["written", "known"] };
-  const pieces = (side) => (side === "known" ? [START, ...result.written.slice(0, -1)] : result[side]);
-
-  function show(next) {
-    const focused = shadow.activeElement?.dataset.chiave; // si ridisegna tutto: il fuoco torna dov'era
-    result = next;
-    for (const side of ["source", "written"]) state.picked[side] = Math.min(state.picked[side], next[side].length - 1);
-    output.hidden = false;
-    output.replaceChildren(row("source", "en", "L'inglese, in pezzi"), row("written", "it", "L'italiano, un pezzo alla volta"),
-      html("p", { class: "traduzione", lang: "it" }, next.translation), tools(),
-      html("div", { class: "colonne" }, candidates(), attention()));
-    if (focused) shadow.querySelector(`[data-chiave="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
+  async change(m) { // un altro modello: se i suoi pesi ci sono già si usa, se no rispondono le frasi pronte
+    Object.assign(this, { m, live: null });
+    this.off.clear();
+    this.live = (await loaded.get(this.model.url)?.catch(() => null)) ?? null;
+    this.translate();
   }
 
-  const query = () => state.picked[sides[state.kind][0]]; // il pezzo che guarda
-
-  // Una fila di pezzi: quello scelto ha il bordo, quelli guardati dalla testa scelta hanno il fondo tanto più scuro.
-  function row(side, lang, title) {
-    const [asks, seen] = sides[state.kind], w = result.row(state.kind, state.layer, state.head, query());
-    const looked = (i) => (seen === side ? w[i] : seen === "known" && side === "written" ? w[i + 1] : undefined) ?? 0;
-    const buttons = result[side].map((piece, i) => html("button", {
-      type: "button", class: piece.startsWith(SPACE) ? "pezzo" : "pezzo continua", style: `--peso: ${percent(looked(i)).replace(" ", "")}`,
-      "data-chiave": `${side}${i}`, "aria-pressed": String(side === asks && i === query()),
-      click: () => pick(side, i),
-    }, label(piece), ...(looked(i) >= 0.005 ? [html("small", {}, percent(looked(i)))] : [])));
-    return html("div", {}, html("p", { class: "titolo" }, title), html("div", { class: "pezzi", role: "group", "aria-label": title, lang }, ...buttons));
+  toggle(name) {
+    if (!this.off.delete(name)) this.off.add(name);
+    this.box.value = this.result.text;
+    this.viewer.show(this.scene);
+    this.translate();
   }
 
-  function pick(side, i) {
-    if (side !== sides[state.kind][0]) setKind(side === "source" ? "encoder" : "cross");
-    state.picked[side] = i;
-    refresh();
+  // -------- mostrare: l'esito nel visore, e intorno i pezzi e i candidati
+  show(result, change) {
+    this.result = result;
+    if (this.picked >= result.candidates.length) this.picked = null;
+    this.viewer.show(this.scene, change);
+    this.pick(this.viewer);
+    this.refresh();
   }
 
-  function setKind(kind) {
-    state.kind = kind;
-    state.layer = Math.min(state.layer, data.layers[kind] - 1);
-    state.head = Math.min(state.head, data.heads[kind] - 1);
+  changed(v) {
+    this.pick(v);
+    this.refresh();
+    if (!v.state.over) remember(this.address(toFields(v)));
   }
 
-  function refresh() {
-    show(result);
-    remember();
+  pick(v) { // il pezzo italiano di cui si vedono i candidati: quello che guarda, o l'ultimo che si è scelto
+    const at = focused(v);
+    if (v.state.k !== ENCODER && at && at.query !== null) [this.picked] = this.piecesOf("query", at.query);
   }
 
-  function tools() {
-    const word = data.swap.find((x) => new RegExp(`\\b${x}\\b`).test(result.text));
-    const other = data.swap.find((x) => x !== word);
-    const swap = word && html("button", { type: "button", "data-chiave": "scambia", click: () => choose(result.text.replace(new RegExp(`\\b${word}\\b`), other)) },
+  piecesOf(side, n) { // i pezzi di una riga o di una colonna del visore: uno, o quelli di una parola
+    const { state } = this.viewer, { index, pieces } = this.result.maps[state.k][side];
+    return range(pieces.length).filter((i) => (state.words ? index[i] : i) === n);
+  }
+
+  refresh() {
+    this.drawChoices();
+    fill(this.pieces, [this.drawRow("source", "en", "L'inglese, in pezzi"), this.drawRow("written", "it", "L'italiano, un pezzo alla volta"),
+      html("p", { class: "traduzione", lang: "it" }, this.result.translation), this.drawTools(), this.drawCandidates()]);
+  }
+
+  drawChoices() {
+    const options = this.data.models.map(({ name }, m) => [m, name]);
+    fill(this.choices, options.length > 1 ? [choice("modello", "Modello", options, this.m, (m) => this.change(m))] : []);
+  }
+
+  // Una fila di pezzi: chi guarda ha il bordo, chi è guardato dalle teste in vista ha il fondo tanto più scuro.
+  drawRow(side, lang, title) {
+    const { state } = this.viewer, { kind } = this.result.maps[state.k], at = focused(this.viewer);
+    const { pieces } = side === "source" ? sourceOf(this.result) : writtenOf(this.result);
+    const asks = (side === "source") === (kind === "encoder"), seen = (side === "source") === (kind !== "decoder");
+    const rows = at && at.query !== null ? this.piecesOf("query", at.query) : [], weights = this.seenBy(rows);
+    const looked = (i) => (seen ? weights[kind === "decoder" ? i + 1 : i] ?? 0 : 0);
+    const buttons = pieces.map((piece, i) => html("button", {
+      type: "button", class: piece.startsWith("·") ? "pezzo continua" : "pezzo", style: `--peso: ${Math.round(100 * looked(i))}%`,
+      "data-chiave": `${side}${i}`, "aria-pressed": String(asks && rows.includes(i)),
+      click: () => this.choosePiece(side, i, asks), pointerenter: (event) => event.pointerType === "mouse" && this.hoverPiece(i, asks, seen),
+    }, piece, looked(i) >= 0.005 && html("small", {}, percent(looked(i)))));
+    const leave = () => this.viewer.set({ over: null });
+    return html("div", {}, html("p", { class: "titolo" }, title), html("div", { class: "pezzi", role: "group", "aria-label": title, lang, pointerleave: leave }, ...buttons));
+  }
+
+  seenBy(rows) { // quanto i pezzi `rows` guardano ogni chiave, in media sulle teste in vista
+    const v = this.viewer, { l, heads } = opened(v), map = this.result.maps[v.state.k], matrix = rows.length ? meanMatrix(map, l, heads, false) : [];
+    return rows.length ? range(map.S).map((j) => rows.reduce((sum, i) => sum + matrix[i][j], 0) / rows.length) : [];
+  }
+
+  spot(side, i) { // dove sta nel visore il pezzo i
+    const { state } = this.viewer, n = state.words ? this.result.maps[state.k][side].index[i] : i;
+    return { panel: 0, query: side === "query" ? n : null, key: side === "key" ? n : null };
+  }
+
+  choosePiece(side, i, asks) {
+    const k = asks ? this.viewer.state.k : side === "source" ? ENCODER : CROSS;
+    this.viewer.set({ k, over: null });
+    this.viewer.set({ focus: this.spot("query", i), over: null });
+  }
+
+  hoverPiece(i, asks, seen) {
+    if (asks || seen) this.viewer.set({ over: this.spot(asks ? "query" : "key", i) });
+  }
+
+  drawTools() {
+    const [one, two] = this.data.swap, word = this.data.swap.find((x) => new RegExp(`\\b${x}\\b`).test(this.result.text)), other = word === one ? two : one;
+    const swap = word && html("button", { type: "button", "data-chiave": "scambia", click: () => this.choose(this.result.text.replace(new RegExp(`\\b${word}\\b`), other)) },
       "Metti ", html("i", { lang: "en" }, other), " al posto di ", html("i", { lang: "en" }, word));
-    const link = html("button", { type: "button", "data-chiave": "link", click: copyLink }, "Copia il collegamento");
-    const on = state.off.size > 0 && html("button", { type: "button", "data-chiave": "accendi", click: () => { state.off.clear(); translate(); } }, "Riaccendi tutte le teste");
-    return html("div", { class: "gruppo" }, ...[swap, on, link].filter((x) => x));
+    const on = this.off.size > 0 && html("button", { type: "button", "data-chiave": "accendi", click: () => { this.off.clear(); this.translate(); } }, "Riaccendi tutte le teste");
+    return html("div", { class: "gruppo" }, swap, on);
   }
 
   // I primi cinque candidati del pezzo italiano scelto.
-  function candidates() {
-    const t = state.picked.written;
-    const bars = result.candidates[t].map(([piece, p]) => html("li", { "data-scelto": piece === result.written[t] },
-      html("span", { lang: "it" }, label(piece)), html("span", { class: "barra", style: `--lunghezza: ${100 * p}%` }), html("span", { class: "cifra" }, `${decimal(100 * p, 1)} %`)));
+  drawCandidates() {
+    const t = this.picked ?? hesitation(this.result), label = ([piece]) => axis([OPENS, piece]).pieces[1];
+    const bars = this.result.candidates[t].map((one) => html("li", { "data-scelto": String(one[0] === this.result.maps[CROSS].queries[t]) },
+      html("span", { lang: "it" }, label(one)), html("span", { class: "barra", style: `--lunghezza: ${100 * one[1]}%` }), html("span", { class: "cifra" }, `${decimal(100 * one[1], 1)} %`)));
     return html("section", {}, html("p", { class: "titolo" }, `Passo ${t + 1}: che cosa poteva scrivere`), html("ol", {}, ...bars));
   }
 
-  // Quanto ogni testa dello strato guarda ogni pezzo: una riga per pezzo, una colonna per testa.
-  function attention() {
-    const { kind, layer, head } = state, [asks, seen] = sides[kind];
-    const table = range(data.heads[kind]).map((h) => result.row(kind, layer, h, query()));
-    const header = range(data.heads[kind]).map((h) => {
-      const off = state.off.has(`${kind}.${layer}.${h}`);
-      return html("th", { scope: "col" },
-        html("button", { type: "button", "aria-pressed": String(h === head), "data-chiave": `testa${h}`, click: () => { state.head = h; refresh(); } }, `testa ${h + 1}`),
-        html("button", { type: "button", class: "spegni", "aria-pressed": String(off), "data-chiave": `spegni${h}`, "aria-label": `spegni la testa ${h + 1}`,
-          click: () => toggle(`${kind}.${layer}.${h}`) }, off ? "spenta" : "spegni"));
-    });
-    const seenPieces = kind === "decoder" ? pieces(seen).slice(0, query() + 1) : pieces(seen); // il futuro non si guarda
-    const body = seenPieces.map((piece, i) => html("tr", {}, html("th", { scope: "row" }, label(piece)),
-      ...table.map((w, h) => html("td", { style: `--peso: ${percent(w[i]).replace(" ", "")}`, "data-scelta": h === head }, w[i] >= 0.005 ? percent(w[i]) : ""))));
-    const caption = `Mentre ${KINDS[kind].looks} «${label(pieces(asks)[query()])}», dove guarda ogni testa dello strato ${layer + 1}`;
-    return html("section", {},
-      choice("attenzione", "attenzione", Object.keys(KINDS).map((k) => [k, NAMES[k]]), kind, (k) => { setKind(k); refresh(); }),
-      choice("strato", "strato", range(data.layers[kind]).map((l) => [l, String(l + 1)]), layer, (l) => { state.layer = l; refresh(); }),
-      html("p", { class: "nota" }, `${KINDS[kind].name[0].toUpperCase()}${KINDS[kind].name.slice(1)}.`),
-      html("div", { class: "tabella", tabindex: 0, role: "region", "aria-label": caption },
-        html("table", {}, html("caption", {}, caption), html("thead", {}, html("tr", {}, html("td"), ...header)), html("tbody", {}, ...body))));
+  // -------- l'indirizzo porta la frase, il modello, le teste spente e ciò che si guarda
+  address(fields) {
+    const own = { frase: this.result.text };
+    if (this.m) own.modello = this.model.name;
+    if (this.off.size) own.spente = [...this.off].join("_");
+    return `#${this.data.anchor}?${new URLSearchParams({ ...own, ...fields })}`;
   }
 
-  function toggle(name) {
-    if (!state.off.delete(name)) state.off.add(name);
-    box.value = result.text;
-    translate();
-    if (!live) show(result);
-  }
-
-  // -------- l'indirizzo porta la frase e ciò che si guarda; strati, teste e pezzi vi si contano da 1
-  function address() {
-    const { kind, layer, head, off } = state, fields = { frase: result.text, guarda: kind, strato: layer + 1, testa: head + 1, pezzo: query() + 1 };
-    if (off.size) fields.spente = [...off].join("_");
-    return `#${data.id}?${new URLSearchParams(fields)}`;
-  }
-
-  function remember() { history.replaceState(null, "", address()); }
-
-  async function copyLink() {
-    remember();
-    try {
-      await navigator.clipboard.writeText(location.href);
-      say("Collegamento copiato.");
-    } catch {
-      say("Il collegamento è nella barra dell'indirizzo: copialo da lì.");
-    }
-  }
-
-  function recall() { // vero se l'indirizzo parla di questa casella
-    const [id, query] = location.hash.slice(1).split("?");
-    if (id !== data.id || !query) return false;
-    const fields = new URLSearchParams(query), count = (name, n) => Math.min(Math.max(1, Math.trunc(fields.get(name)) || 1), n) - 1;
-    state.kind = Object.hasOwn(KINDS, fields.get("guarda")) ? fields.get("guarda") : "cross";
-    state.layer = count("strato", data.layers[state.kind]);
-    state.head = count("testa", data.heads[state.kind]);
-    state.picked[sides[state.kind][0]] = count("pezzo", Infinity);
-    state.off = new Set((fields.get("spente") ?? "").split("_").filter((name) => /^(encoder|decoder|cross)\.\d+\.\d+$/.test(name)));
-    box.value = asked = (fields.get("frase") ?? "").trim();
+  recall() { // vero se l'indirizzo parla di questa casella
+    const fields = fieldsOf(this.data.anchor);
+    if (!fields) return false;
+    const m = Math.max(0, this.data.models.findIndex(({ name }) => name === fields.get("modello")));
+    if (m !== this.m) Object.assign(this, { m, live: null });
+    this.off = new Set((fields.get("spente") ?? "").split("_").filter((name) => /^(encoder|decoder|cross)\.\d+\.\d+$/.test(name)));
+    this.box.value = this.asked = (fields.get("frase") ?? "").trim();
+    this.wanted = fromFields({ sentences: [this.ready[m][0].maps] }, this.viewer.state, fields);
+    if (this.known(this.asked)) this.show(this.known(this.asked), this.wanted); // si vede subito, anche se poi serve il modello
+    this.host.scrollIntoView();
+    this.translate();
     return true;
   }
+}
 
-  const known = (text) => ready.find((sentence) => sentence.text === text);
-  const open = () => { // ciò che l'indirizzo chiede; una frase pronta si vede subito, anche se poi serve il modello
-    if (known(asked)) show(known(asked));
-    host.scrollIntoView();
-    translate();
-  };
-  addEventListener("hashchange", () => recall() && open());
-  if (recall()) return open();
-  box.value = asked = ready[0].text;
-  state.picked[sides[state.kind][0]] = focus;
-  show(ready[0]);
+function startLive(viewerStyle, style, data) {
+  for (const host of document.querySelectorAll(`[data-vivo="${CSS.escape(data.anchor)}"]`))
+    if (!host.shadowRoot) new LiveBox(host, [viewerStyle, style], data).open();
 }
