@@ -9,10 +9,12 @@ libro: .venv/pronto
 	$(BIN)/python tools/quaderni.py anticipa
 	$(BIN)/jupyter-book build -W -n --keep-going book
 
-test: libro
+test: .venv/pronto
 	$(BIN)/ruff check
 	$(BIN)/mypy
 	$(BIN)/python tools/quaderni.py verifica
+	$(BIN)/python tools/quaderni.py confronta
+	$(MAKE) libro
 	$(BIN)/pytest -q -n 2
 
 quaderni: .venv/pronto

@@ -1,13 +1,43 @@
-"""Un vero Chromium, senza rete, per le prove delle pagine e del visore."""
+"""Ciò che più prove usano: un corpus e un modello piccoli, e un vero Chromium senza rete."""
 
 import os
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+import torch
 from playwright.sync_api import Browser, Page, Request, sync_playwright
 
+from annotated import Config, Transformer
+from annotated.checkpoint import save_model
+from annotated.data import Corpus, Pair, encode_pairs
+from annotated.study.microlingua import generate
+from annotated.tokenizer import Tokenizer
+
+TEXT = [example.en for example in generate(400)]
+PAIRS = [f"prova\t{example.en}\t{example.it}" for example in generate(400)]
+Setting = tuple[Tokenizer, Corpus, Corpus]
 SCREENS = {"largo": (1280, 900), "telefono": (390, 844)}
+
+
+@pytest.fixture(scope="session")
+def setting() -> Setting:
+    "Un vocabolario, un corpus e le frasi di validazione."
+    torch.set_num_threads(1)
+    pairs = [Pair(e.en, e.it) for e in generate(600)]
+    tokenizer = Tokenizer.train((s for pair in pairs for s in pair), 400)
+    return tokenizer, encode_pairs(pairs[:560], tokenizer, 64), encode_pairs(pairs[560:], tokenizer, 64)
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    "Un modello non addestrato, ma intero: traduce a caso. Chi lo guasta ne fa una copia."
+    folder = tmp_path_factory.mktemp("modello")
+    tokenizer = Tokenizer.train((text for line in PAIRS for text in line.split("\t")[1:]), 400)
+    torch.manual_seed(0)
+    save_model(folder, Transformer(Config(400, d_model=32, d_ff=64, h=2, N=2, max_len=64)), tokenizer)
+    return folder
 
 
 @pytest.fixture(scope="session")

@@ -12,17 +12,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from conftest import PAIRS, TEXT
 
-from annotated import Config, Transformer, load_pretrained
-from annotated.checkpoint import publish_model, save_model
+from annotated import load_pretrained
+from annotated.checkpoint import publish_model
 from annotated.cli import main
 from annotated.study.microlingua import generate
 from annotated.tokenizer import Tokenizer
 
 ANNOTATED = str(Path(sys.executable).with_name("annotated"))  # il comando installato
 Write = Callable[[Path], object]
-TEXT = [example.en for example in generate(400)]
-PAIRS = [f"prova\t{example.en}\t{example.it}" for example in generate(400)]
 
 
 def write_data(folder: Path, train: list[str] = PAIRS, valid: list[str] = PAIRS[:20]) -> Path:
@@ -35,16 +34,6 @@ def write_data(folder: Path, train: list[str] = PAIRS, valid: list[str] = PAIRS[
 def train(data: Path, out: Path, steps: int, *more: str) -> int:
     options = "--config mini --vocab-size 400 --max-tokens 256 --warmup 100 --valid-every 4 --device cpu".split()
     return main(["train", "--data", str(data), "--out", str(out), "--max-steps", str(steps), *options, *more])
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    "Un modello non addestrato, ma intero: traduce a caso."
-    folder = tmp_path_factory.mktemp("modello")
-    tokenizer = Tokenizer.train((text for line in PAIRS for text in line.split("\t")[1:]), 400)
-    torch.manual_seed(0)
-    save_model(folder, Transformer(Config.preset("mini", tokenizer.vocab_size)), tokenizer)
-    return folder
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -246,9 +235,17 @@ BAD_OPTIONS = [
 
 
 @pytest.mark.parametrize(("arguments", "message"), [c[1:] for c in BAD_OPTIONS], ids=[c[0] for c in BAD_OPTIONS])
-def test_bad_options(arguments: list[str], message: str) -> None:
-    done = subprocess.run([ANNOTATED, *arguments], capture_output=True, text=True, check=False)
-    assert_refused(done.returncode, done.stderr, message)
+def test_bad_options(arguments: list[str], message: str, capfd: pytest.CaptureFixture[str]) -> None:
+    try:
+        code = main(arguments)
+    except SystemExit as exit:  # se ne accorge argparse
+        code = int(exit.code or 0)
+    assert_refused(code, capfd.readouterr().err, message)
+
+
+def test_the_installed_command() -> None:
+    done = subprocess.run([ANNOTATED, "traduci"], capture_output=True, text=True, check=False)
+    assert_refused(done.returncode, done.stderr, "'traduci' non esiste")
 
 
 def test_full_disk(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -288,9 +285,9 @@ def test_publishes_in_bfloat16(model: Path, tmp_path: Path, capfd: pytest.Captur
 
 def test_refuses_parts_of_two_publications(model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     network, tokenizer = load_pretrained(str(model))
-    publish_model(tmp_path / "una", network, tokenizer, part_bytes=500_000)
+    publish_model(tmp_path / "una", network, tokenizer, part_bytes=40_000)
     network.decoder.layers[0].self_attention.W_o.weight.data.zero_()
-    publish_model(tmp_path / "altra", network, tokenizer, part_bytes=500_000)
+    publish_model(tmp_path / "altra", network, tokenizer, part_bytes=40_000)
     parts = sorted(path.name for path in (tmp_path / "una").glob("model-*"))
     assert len(parts) > 2 and load_pretrained(str(tmp_path / "una"))
     shutil.copy(tmp_path / "altra" / parts[0], tmp_path / "una" / parts[0])

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from conftest import Setting
 from filelock import FileLock
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -33,15 +34,6 @@ from annotated.training import LOG_EVERY, TrainingConfig, batch_stream, train, v
 
 SHAPE = {"d_model": 32, "d_ff": 64, "h": 2, "N": 1, "max_len": 64}
 SHORT = TrainingConfig(max_steps=40, max_tokens=256, warmup=20, valid_every=20, average=3)
-Setting = tuple[Tokenizer, Corpus, Corpus]
-
-
-@pytest.fixture(scope="module")
-def setting() -> Setting:
-    torch.set_num_threads(1)
-    pairs = [Pair(e.en, e.it) for e in generate(600)]
-    tokenizer = Tokenizer.train((s for pair in pairs for s in pair), 400)
-    return tokenizer, encode_pairs(pairs[:560], tokenizer, 64), encode_pairs(pairs[560:], tokenizer, 64)
 
 
 def run(setting: Setting, folder: Path, resume: bool = False, **changes: Any) -> float:

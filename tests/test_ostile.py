@@ -17,33 +17,20 @@ import pytest
 import safetensors.torch
 import sentencepiece as spm
 import torch
+from conftest import PAIRS, TEXT
 from safetensors import safe_open
 
 from annotated import AnnotatedError, Config, Transformer, load_pretrained, translate
-from annotated.checkpoint import save_model
 from annotated.cli import main
 from annotated.common import BOS, EOS, PAD, UNK, atomic_write, one_line
 from annotated.data import LINE_LIMIT, read_lines, read_pairs
-from annotated.study.microlingua import generate
 from annotated.study.viewer import attention_view, read_attention
 from annotated.tokenizer import Tokenizer
 from annotated.training import TrainingConfig
 
 ANNOTATED = [sys.executable, "-c", "import sys; from annotated.cli import main; sys.exit(main())"]
-TEXT = [example.en for example in generate(400)]
-PAIRS = [f"prova\t{example.en}\t{example.it}" for example in generate(400)]
 Spoil = Callable[[Path], object]
 Capture = pytest.CaptureFixture[str]
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    "Un modello non addestrato, ma intero: traduce a caso."
-    folder = tmp_path_factory.mktemp("modello")
-    tokenizer = Tokenizer.train((text for line in PAIRS for text in line.split("\t")[1:]), 400)
-    torch.manual_seed(0)
-    save_model(folder, Transformer(Config(400, d_model=32, d_ff=64, h=2, N=2, max_len=64)), tokenizer)
-    return folder
 
 
 @pytest.fixture

@@ -7,28 +7,18 @@ from typing import Any
 
 import pytest
 import torch
+from conftest import Setting
 from torch.amp import GradScaler
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from annotated import AnnotatedError, Config, Transformer, cli
-from annotated.data import Batch, Corpus, Pair, encode_pairs
+from annotated.data import Batch
 from annotated.engine import Objective, new_scaler, train_step, vocabulary_loss
 from annotated.optim import make_optimizer
-from annotated.study.microlingua import generate
-from annotated.tokenizer import Tokenizer
 from annotated.training import TrainingConfig, on_device, train, validation_loss
 
 SHAPE: dict[str, Any] = {"d_model": 32, "d_ff": 64, "h": 2, "N": 1, "max_len": 64}
 CPU = torch.device("cpu")
-Setting = tuple[Tokenizer, Corpus, Corpus]
-
-
-@pytest.fixture(scope="module")
-def setting() -> Setting:
-    torch.set_num_threads(1)
-    pairs = [Pair(e.en, e.it) for e in generate(600)]
-    tokenizer = Tokenizer.train((s for pair in pairs for s in pair), 400)
-    return tokenizer, encode_pairs(pairs[:560], tokenizer, 64), encode_pairs(pairs[560:], tokenizer, 64)
 
 
 def losses(setting: Setting, precision: str, steps: int = 60) -> torch.Tensor:

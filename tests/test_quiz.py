@@ -105,6 +105,15 @@ def test_page_checks_counts_and_starts_again(visit: Visit) -> None:
     assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
 
 
+def test_the_first_question_is_close(visit: Visit) -> None:
+    "La scelta dei capitoli è ripiegata: fra l'introduzione e la prima domanda non ci sono caselle."
+    page = visit.page
+    page.goto(f"file://{PAGE}")
+    expect(page.get_by_role("checkbox")).to_have_count(0)
+    page.get_by_text("Soltanto alcuni capitoli").click()
+    expect(page.get_by_role("checkbox")).not_to_have_count(0)
+
+
 def test_chapters_can_be_chosen(visit: Visit) -> None:
     "Le domande sui soli capitoli scelti: sulla pagina, nei punti, nelle risposte; con le caselle o dall'indirizzo."
     chapters = [{int(section[:2]) for section in question["vedi"]} for question in QUESTIONS]

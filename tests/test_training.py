@@ -16,14 +16,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from conftest import Setting
 
 from annotated import AnnotatedError, Config, Transformer
 from annotated.checkpoint import load_model, load_state, save_model
-from annotated.data import Corpus, Pair, encode_pairs, load_corpus, read_pairs
+from annotated.data import load_corpus, read_pairs
 from annotated.engine import Objective, train_step, vocabulary_loss
 from annotated.optim import translation_loss
 from annotated.study.microlingua import generate
-from annotated.tokenizer import Tokenizer
 from annotated.training import TrainingConfig, make_optimizer, train
 
 SHAPE = {"d_model": 32, "d_ff": 64, "h": 2, "N": 1, "max_len": 64}
@@ -32,20 +32,12 @@ BIN = Path(sys.executable).parent
 fork = multiprocessing.get_context("fork")  # i figli non devono reimportare torch
 
 
-@pytest.fixture(scope="module")
-def setting() -> tuple[Tokenizer, Corpus, Corpus]:
-    torch.set_num_threads(1)
-    pairs = [Pair(e.en, e.it) for e in generate(600)]
-    tokenizer = Tokenizer.train((s for pair in pairs for s in pair), 400)
-    return tokenizer, encode_pairs(pairs[:560], tokenizer, 64), encode_pairs(pairs[560:], tokenizer, 64)
-
-
 def gradients(model: Transformer, objective: Objective, batch: tuple[torch.Tensor, ...], parts: int) -> torch.Tensor:
     train_step(objective, torch.optim.SGD(model.parameters()), batch, 0.0, parts)  # type: ignore[arg-type]
     return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
 
 
-def test_accumulated_gradients_equal_one_large_batch(setting: tuple[Tokenizer, Corpus, Corpus]) -> None:
+def test_accumulated_gradients_equal_one_large_batch(setting: Setting) -> None:
     tokenizer, corpus, _ = setting
     torch.manual_seed(0)
     model = Transformer(Config(tokenizer.vocab_size, dropout=0.0, **SHAPE))
@@ -68,7 +60,7 @@ def test_vocabulary_loss_equals_the_loss_on_logits(smoothing: float, rows: int) 
         torch.testing.assert_close(ours, theirs)
 
 
-def run(setting: tuple[Tokenizer, Corpus, Corpus], folder: Path, config: TrainingConfig = SHORT) -> None:
+def run(setting: Setting, folder: Path, config: TrainingConfig = SHORT) -> None:
     tokenizer, training, validation = setting
     torch.manual_seed(1)
     model = Transformer(Config(tokenizer.vocab_size, **SHAPE))
@@ -76,13 +68,13 @@ def run(setting: tuple[Tokenizer, Corpus, Corpus], folder: Path, config: Trainin
         train(model, tokenizer, training, validation, config, folder, resume=True)
 
 
-def start(setting: tuple[Tokenizer, Corpus, Corpus], folder: Path) -> multiprocessing.Process:
+def start(setting: Setting, folder: Path) -> multiprocessing.Process:
     child = fork.Process(target=run, args=(setting, folder))
     child.start()
     return child  # type: ignore[return-value]
 
 
-def test_kill_at_random_moments(setting: tuple[Tokenizer, Corpus, Corpus], tmp_path: Path) -> None:
+def test_kill_at_random_moments(setting: Setting, tmp_path: Path) -> None:
     "Ucciso venti volte a caso, e ogni volta ripreso, l'addestramento dà lo stesso modello, bit per bit."
     run(setting, tmp_path / "intero")
     random.seed(0)
@@ -107,7 +99,7 @@ def weights(folder: Path) -> bytes:
     return (folder / "model.safetensors").read_bytes()
 
 
-def test_sigterm_saves_and_resumes(setting: tuple[Tokenizer, Corpus, Corpus], tmp_path: Path) -> None:
+def test_sigterm_saves_and_resumes(setting: Setting, tmp_path: Path) -> None:
     run(setting, tmp_path / "intero")
     child = start(setting, tmp_path / "fermato")
     while not (tmp_path / "fermato" / "log.jsonl").exists():  # fino alla prima validazione
@@ -124,7 +116,7 @@ def test_sigterm_saves_and_resumes(setting: tuple[Tokenizer, Corpus, Corpus], tm
     assert weights(tmp_path / "fermato") == weights(tmp_path / "intero")
 
 
-def test_nan_keeps_the_last_good_state(setting: tuple[Tokenizer, Corpus, Corpus], tmp_path: Path) -> None:
+def test_nan_keeps_the_last_good_state(setting: Setting, tmp_path: Path) -> None:
     run(setting, tmp_path, replace(SHORT, max_steps=10))
     good = (tmp_path / "state.safetensors").read_bytes()
     with pytest.raises(AnnotatedError, match="non è più un numero"):
@@ -133,15 +125,13 @@ def test_nan_keeps_the_last_good_state(setting: tuple[Tokenizer, Corpus, Corpus]
 
 
 @pytest.mark.parametrize("change", [{"seed": 2}, {"max_tokens": 128}])
-def test_resume_refuses_another_stream(
-    setting: tuple[Tokenizer, Corpus, Corpus], tmp_path: Path, change: dict[str, int]
-) -> None:
+def test_resume_refuses_another_stream(setting: Setting, tmp_path: Path, change: dict[str, int]) -> None:
     run(setting, tmp_path, replace(SHORT, max_steps=5))
     with pytest.raises(AnnotatedError, match="Riprendilo così"):
         run(setting, tmp_path, replace(SHORT, **change))  # type: ignore[arg-type]
 
 
-def test_patience_stops_early(setting: tuple[Tokenizer, Corpus, Corpus], tmp_path: Path) -> None:
+def test_patience_stops_early(setting: Setting, tmp_path: Path) -> None:
     run(setting, tmp_path, replace(SHORT, max_steps=1000, factor=0.0, average=1, patience=2))
     log = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     assert [row["step"] for row in log if "valid_loss" in row] == [5, 10, 15]  # learning rate nullo: non migliora mai
@@ -181,7 +171,7 @@ def damaged(data: bytes, rng: random.Random) -> bytes:
 
 
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.model", "model.safetensors", "state.safetensors"])
-def test_damaged_model_files(setting: tuple[Tokenizer, Corpus, Corpus], tmp_path: Path, name: str) -> None:
+def test_damaged_model_files(setting: Setting, tmp_path: Path, name: str) -> None:
     "Un file guasto si carica (se il guasto non si vede) o si rifiuta con `AnnotatedError`: nient'altro."
     tokenizer, _, _ = setting
     run(setting, tmp_path, replace(SHORT, max_steps=5))
@@ -215,7 +205,7 @@ def test_damaged_text_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["tokens.npy", "offsets.npy", "info.json"])
-def test_damaged_cache_is_rebuilt(setting: tuple[Tokenizer, Corpus, Corpus], tmp_path: Path, name: str) -> None:
+def test_damaged_cache_is_rebuilt(setting: Setting, tmp_path: Path, name: str) -> None:
     tokenizer, _, _ = setting
     path, rng = tmp_path / "train.tsv", random.Random(0)
     path.write_text("".join(f"prova\t{e.en}\t{e.it}\n" for e in generate(100)), "utf-8")
@@ -228,7 +218,7 @@ def test_damaged_cache_is_rebuilt(setting: tuple[Tokenizer, Corpus, Corpus], tmp
         assert np.array_equal(corpus.tokens, expected.tokens) and np.array_equal(corpus.offsets, expected.offsets)
 
 
-def test_save_model_is_atomic(setting: tuple[Tokenizer, Corpus, Corpus], tmp_path: Path) -> None:
+def test_save_model_is_atomic(setting: Setting, tmp_path: Path) -> None:
     tokenizer, _, _ = setting
     save_model(tmp_path, Transformer(Config(tokenizer.vocab_size, **SHAPE)), tokenizer)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["config.json", "model.safetensors", "tokenizer.model"]

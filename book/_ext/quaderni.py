@@ -1,7 +1,7 @@
 """Estensione Sphinx del libro.
 
 Toglie dalla pagina le direttive `#|`, segna le celle che vanno nel pacchetto, disegna i grafici Vega-Lite
-senza rete, traduce ciò che il tema lascia in inglese.
+senza rete, traduce ciò che il tema scrive in inglese senza passare da un catalogo (gli altri testi: `italiano`).
 """
 
 import json
@@ -110,18 +110,6 @@ ONE_BY_ONE = """\
 })();
 """
 
-LABELS = {  # i pulsanti in alto: ciò che il tema lascia in inglese, o traduce male
-    "Repository": "Sorgenti",
-    "Source repositories": "Sorgenti, e dove segnalare un errore",
-    "Repository di origine": "Sorgenti",
-    "Open issue": "Segnala un errore",
-    "Apri un problema": "Segnala un errore",
-    "Launch interactive content": "Esegui il quaderno",
-    "Launch on Colab": "Apri in Colab",
-    "Scarica il file sorgente": "Scarica il sorgente",
-    "Scarica il file del taccuino": "Scarica il quaderno",
-}
-
 TEMPLATES = {  # gli script della ricerca di Sphinx, e ciò che i modelli del tema scrivono in inglese
     **{
         f"<script src=\"{{{{ pathto('{name}', 1) | e }}}}\"></script>": ""
@@ -139,12 +127,7 @@ BODY = {  # nel testo della pagina: accessibilità, e ancora inglese
     ' aria-label="Toggle hidden content"': "",  # il nome del pulsante è il testo che vi si legge, «Mostra il codice»
     '<table class="table">': '<table class="table" tabindex="0">',  # su uno schermo stretto scorre: anche da tastiera
     ' role="list" class="citation-list"': ' class="citation-list"',  # le sue voci non sono «listitem»
-    ">Soluzione a<a ": ">Soluzione dell'<a ",
     '"> Esercizio ': '">Esercizio ',
-    ' title="Link to this heading"': ' title="Collegamento a questa sezione"',
-    ' title="Link to this equation"': ' title="Collegamento a questa formula"',
-    ' title="Link to this image"': ' title="Collegamento a questa figura"',
-    ' title="Link to this term"': ' title="Collegamento a questa voce"',
 }
 
 
@@ -202,15 +185,13 @@ def share_viewer(app: Sphinx, error: Exception | None) -> None:
             )
 
 
-def translate(buttons: Any, page: str) -> None:
+def report_errors(buttons: Any, page: str) -> None:
+    "Il pulsante che apre una segnalazione porta al modulo in italiano, con l'indirizzo della pagina."
     for button in buttons or ():
-        for key in ("text", "tooltip"):
-            if key in button:
-                button[key] = LABELS.get(str(button[key]), button[key])
-        if button.get("label") == "source-issues-button":  # il modulo in italiano, con l'indirizzo della pagina
+        if button.get("label") == "source-issues-button":
             repository = button["url"].partition("/issues/")[0]
             button["url"] = f"{repository}/issues/new?template=errore-nel-testo.yml&amp;dove={quote(page, safe='')}"
-        translate(button.get("buttons"), page)
+        report_errors(button.get("buttons"), page)
 
 
 def attribution(title: str, url: str) -> str:
@@ -222,7 +203,7 @@ def finish_page(app: Sphinx, name: str, template: str, context: dict[str, Any], 
     if doctree is not None and any(node.get("vega_lite") for node in doctree.findall(nodes.raw)):
         app.add_js_file("grafici.js", defer="defer")
     url = context.get("pageurl") or name
-    translate(context.get("header_buttons"), url)
+    report_errors(context.get("header_buttons"), url)
     context["theme_search_bar_text"] = "Cerca nel libro"
     if name in app.env.titles:
         if number := app.env.toc_secnumbers.get(name, {}).get(""):

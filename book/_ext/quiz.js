@@ -56,15 +56,16 @@
 
   // le domande che chiedono soltanto i capitoli scelti, con le caselle o nell'indirizzo (?capitoli=1,2); nessuno: tutte
   const chapters = (question) => question.dataset.capitoli.split(" ");
-  const choice = document.createElement("fieldset");
+  const choice = document.createElement("details"); // chiuso: la prima domanda è subito sotto
   choice.className = "quiz-scelta";
-  choice.innerHTML = "<legend>Solo le domande sui capitoli</legend>" +
+  choice.innerHTML = "<summary>Soltanto alcuni capitoli</summary><fieldset><legend>Solo le domande sui capitoli</legend>" +
     [...new Set(questions.flatMap(chapters))].sort((a, b) => a - b)
       .map((chapter) => `<label><input type="checkbox" value="${chapter}"> ${chapter}</label>`).join("") +
-    '<p><span role="status"></span> <a>Collegamento a questa scelta, da copiare</a></p>';
+    '<p><span role="status"></span> <a>Collegamento a questa scelta, da copiare</a></p></fieldset>';
   const boxes = [...choice.querySelectorAll("input")];
   const asked = (new URLSearchParams(location.search).get("capitoli") ?? "").split(",").map(Number);
   boxes.forEach((box) => { box.checked = asked.includes(Number(box.value)); });
+  choice.open = boxes.some((box) => box.checked);
 
   function choose() {
     const chosen = boxes.filter((box) => box.checked).map((box) => box.value);

@@ -1,13 +1,16 @@
 """Estensione Sphinx: la direttiva `{riferimento} MODULO` scrive ciò che un modulo offre, letto dal suo codice.
 
 Di ogni nome pubblico: la firma com'è nel sorgente, che cosa fa e quali errori solleva (la docstring), forme e valori
-dei parametri (il commento accanto a ciascuno). Di ogni modulo, il capitolo da cui viene.
+dei parametri (il commento accanto a ciascuno), un esempio se `dati/esempi.txt` ne ha uno, la sezione che lo scrive.
 """
 
 import ast
 import importlib
 import inspect
+import json
 import re
+from functools import cache
+from pathlib import Path
 from textwrap import dedent
 from types import ModuleType
 from typing import Any
@@ -19,6 +22,8 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 SOURCE = re.compile(r"File to edit: (?:\.\./)+book/(\w+)\.ipynb")
+EXAMPLE = re.compile(r"^(annotated[\w.]+)\n((?:.+\n?)+)", re.MULTILINE)
+HEADING = re.compile(r"^#{2,4} ([^`$\n{}]+)$", re.MULTILINE)
 SHOWN = 100  # lettere del valore di una costante
 
 
@@ -48,6 +53,25 @@ def parameters(obj: Any) -> list[str]:
         if entry["docment"]:
             rows.append(f"- {'rende' if name == 'return' else f'`{name}`'}: {' '.join(entry['docment'].split())}")
     return rows
+
+
+@cache
+def examples(book: Path) -> dict[str, str]:
+    "Gli esempi, per nome: li eseguono le prove."
+    return dict(EXAMPLE.findall((book / "dati" / "esempi.txt").read_text("utf-8")))
+
+
+@cache
+def sections(notebook: Path) -> dict[str, str]:
+    "Di ogni nome che un capitolo esporta, la sezione in cui lo scrive."
+    found, heading = {}, ""
+    for cell in json.loads(notebook.read_text("utf-8"))["cells"]:
+        source = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            heading = (HEADING.findall(source) or [heading])[-1]
+        elif re.match(r"#\| export", source) and heading:
+            found.update(dict.fromkeys(re.findall(r"^(?:def|class) (\w+)", source, re.MULTILINE), heading))
+    return found
 
 
 def entry(kind: str, heading: str, body: list[str]) -> list[str]:
@@ -105,8 +129,15 @@ class Riferimento(SphinxDirective):
             "```",
             "",
         ]
+        book = Path(self.env.srcdir)
+        self.env.note_dependency(str(book / "dati" / "esempi.txt"))
         for symbol in module.__all__:
-            lines += described(module, symbol)
+            *body, end, empty = described(module, symbol)
+            if heading := sections(book / f"{chapter}.ipynb").get(symbol):
+                body += [f"In «{{ref}}`{chapter}:{heading}`».", ""]
+            if example := examples(book).get(f"{name}.{symbol}"):
+                body += ["```pycon", *example.splitlines(), "```", ""]
+            lines += [*body, end, empty]
         node = nodes.container(classes=["riferimento"])
         self.state.nested_parse(StringList("\n".join(lines).splitlines(), path), 0, node)
         return [node]

@@ -1,0 +1,88 @@
+"""Estensione Sphinx: di ogni figura disegnata dal codice, la versione per il tema scuro.
+
+Il fondo diventa trasparente, il bianco prende il colore della pagina e l'inchiostro quello del testo. Una scala di
+colore resta com'è, con la sua legenda; sopra, un numero tiene l'inchiostro che sul suo fondo si legge.
+"""
+
+import io
+import re
+from math import cos, radians, sin
+from pathlib import Path
+from typing import Any
+
+import matplotlib.image
+import numpy as np
+import vl_convert
+from lxml import etree
+from sphinx.application import Sphinx
+
+INK, GROUND = "#d5dae1", "#14181e"  # quelli del tema
+ON_DARK = {"#000000": INK, "#0072b2": "#5fb0e8", "#d55e00": "#f08a45", "#009e73": "#3cc49a", "#767676": "#a5abb3"}
+SVG = {"svg": "http://www.w3.org/2000/svg"}
+PLACE = re.compile(r"translate\((\S+) (\S+)\)(?: rotate\((\S+)\))?")
+IMAGE = re.compile(r'(<source[^>]*>)?<img\b[^>]*\bsrc="(_images/[0-9a-f]{64})\.svg"[^>]*>')
+
+
+def invert_drawing(root: etree._Element) -> None:
+    "Tutto tranne il testo."
+    for ground in root.xpath("//svg:g[starts-with(@id, 'figure')]/svg:g[1]/svg:path", namespaces=SVG) + root.xpath(
+        "//svg:g[starts-with(@id, 'axes')]/svg:g[1][starts-with(@id, 'patch')]/svg:path", namespaces=SVG
+    ):
+        ground.set("style", ground.get("style", "").replace("fill: #ffffff", "fill: none"))
+    for node in root.xpath("//*[@style]"):
+        node.set("style", node.get("style").replace("#ffffff", GROUND).replace("#000000", INK))
+
+
+def brightness(picture: np.ndarray, scale: float, x: float, y: float, angle: float) -> float:
+    "Quanto è chiaro il fondo dove comincia una scritta: la mediana di alcuni punti."
+    right, up = (cos(angle), sin(angle)), (sin(angle), -cos(angle))
+    points = [
+        (x + a * right[0] + b * up[0], y + a * right[1] + b * up[1]) for a in (1, 2.5, 4, 5.5) for b in (2, 4.5, 7)
+    ]
+    height, width = picture.shape[:2]
+    rows = [picture[min(max(int(v * scale), 0), height - 1), min(max(int(u * scale), 0), width - 1)] for u, v in points]
+    return float(np.median(np.stack(rows) @ (0.299, 0.587, 0.114)))
+
+
+def dark(svg: str) -> str:
+    root = etree.fromstring(svg.encode())
+    texts = root.xpath("//svg:g[starts-with(@id, 'text_')]/svg:g[@transform]", namespaces=SVG)
+    styles = [text.attrib.pop("style", "fill: #000000") for text in texts]
+    invert_drawing(root)
+    for text in texts:
+        text.set("display", "none")
+    pixels = matplotlib.image.imread(io.BytesIO(vl_convert.svg_to_png(etree.tostring(root, encoding="unicode"))))
+    ground = np.array([int(GROUND[i : i + 2], 16) / 255 for i in (1, 3, 5)])
+    picture = pixels[..., :3] * pixels[..., 3:] + ground * (1 - pixels[..., 3:])
+    scale = picture.shape[1] / float(root.get("viewBox").split()[2])
+    for text, style in zip(texts, styles, strict=True):
+        x, y, angle = PLACE.match(text.get("transform")).groups()
+        if brightness(picture, scale, float(x), float(y), radians(float(angle or 0))) < 0.5:
+            for old, new in ON_DARK.items():
+                style = style.replace(old, new)
+        text.set("style", style)
+        del text.attrib["display"]
+    return etree.tostring(root, encoding="unicode")
+
+
+def with_dark_version(match: re.Match[str]) -> str:
+    if match[1]:  # una pagina non riscritta
+        return match[0]
+    return f'<picture><source srcset="{match[2]}-scuro.svg" media="(prefers-color-scheme: dark)">{match[0]}</picture>'
+
+
+def add_dark_figures(app: Sphinx, error: Exception | None) -> None:
+    if error or app.builder.format != "html":
+        return
+    for page in Path(app.outdir).glob("*.html"):
+        text = page.read_text("utf-8")
+        for _, name in set(IMAGE.findall(text)):
+            path = Path(app.outdir) / f"{name}-scuro.svg"
+            if not path.exists():
+                path.write_text(dark(path.with_name(f"{path.stem.removesuffix('-scuro')}.svg").read_text("utf-8")))
+        page.write_text(IMAGE.sub(with_dark_version, text), "utf-8")
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    app.connect("build-finished", add_dark_figures)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
