@@ -1,137 +1,108 @@
-"""Addestra molte volte il modello da un minuto del capitolo 21 e, ogni 25 passi, gli chiede che cosa sa e chi guarda.
+"""Addestra la microlingua con più semi e due decoder, e misura in ciascun modello chi guarda l'antecedente di «it».
 
-    python tools/semi_microlingua.py addestra [--runs CARTELLA] [--semi 20] [--larghi 5]    salta ciò che è già fatto
-    python tools/semi_microlingua.py misura [--runs CARTELLA]          scrive book/dati/semi_microlingua.json
+    python tools/semi_microlingua.py addestra [--runs CARTELLA]    ripartibile: salta ciò che è già fatto
+    python tools/semi_microlingua.py misura [--runs CARTELLA]      scrive book/dati/semi_microlingua.json
 
-Cambiano il seme e il decoder: «stretto», uno strato con una testa incrociata, o «largo», due strati con quattro. Ci si
-ferma quando in ogni categoria almeno il 98 % degli accordi è giusto per quattro misure di fila, o dopo mille passi.
-
-La regola, scritta prima di guardare. Per ogni addestramento e ogni categoria dell'antecedente, all'ultimo passo, su metà
-delle cornici si sceglie lo sguardo (testa e posto da cui guarda) con il t più alto, e lo scambio (testa e posto) con il t
-più alto; le loro curve si leggono sull'altra metà. Una curva «sale» alla prima di due misure di fila sopra la metà della
-sua altezza finale (gli accordi si contano da 0,5). Contano le categorie in cui, sull'altra metà, lo sguardo scelto batte
-i segni sorteggiati (p < 0,05). Fra testa e capacità viene prima quella che sale prima, se l'intervallo al 95 % della
-differenza media, ripescando gli addestramenti, sta tutto da una parte; altrimenti non si sa.
+Il capitolo «it → animal» ridisegna le sue figure da quel file. Cambia soltanto il decoder: uno strato con una testa
+incrociata, come `mini`, o tre strati con quattro; tutto il resto è quello predefinito di «annotated train».
 """
 
 import argparse
 import json
 import time
+from dataclasses import replace
 from datetime import date
+from itertools import product
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from provenienza import ROOT, commit
-from torch import Tensor
 
+from annotated.checkpoint import load_model, save_model
+from annotated.cli import RECIPES
 from annotated.common import atomic_write
-from annotated.data import Corpus, Pair, encode_pairs
-from annotated.engine import Objective, train_step
-from annotated.optim import make_optimizer, noam
+from annotated.data import Pair, encode_pairs
+from annotated.decoding import translate
+from annotated.evaluation import evaluate
 from annotated.pretrained import load_pretrained
-from annotated.study.coreference import gap, group_means, halves, microlingua_probes, noun_masses, search
-from annotated.study.heads import Head, all_heads, without_heads
+from annotated.study.coreference import (
+    agreement,
+    bootstrap,
+    choose_and_report,
+    gap,
+    group_means,
+    microlingua_probes,
+    noun_masses,
+    search,
+)
+from annotated.study.heads import Head, without_heads
 from annotated.study.microlingua import generate
-from annotated.study.patching import exchange, margins, places, twins
-from annotated.training import batch_stream
+from annotated.training import train
 from annotated.transformer import Config, Transformer
 
-DECODERS = {"stretto": {"N_decoder": 1, "h_cross": 1}, "largo": {"N_decoder": 2, "h_cross": 4}}
-FORM = {"d_model": 64, "d_ff": 128, "N": 2, "dropout": 0.0}
-OPTIONS: dict[str, float] = {"coppie": 50_000, "max_tokens": 2048, "warmup": 300, "factor": 0.7, "ogni": 25, "al più": 1000}
-KINDS = ["animal", "place", "food", "machine"]
-STARTS: dict[str, int | str] = {
-    "encoder, da «it»": 0, "encoder, dal pezzo dopo": 1, "encoder, dall'indizio": "indizio",
-    "decoder, dal pronome": "decoder", "incrociata, dal pronome": "cross",
-}  # fmt: skip
-_, tokenizer = load_pretrained("mini")  # lo stesso vocabolario per tutti
-probes = microlingua_probes(generate(120, seed=3, held_out=True))
-pairs, frames = twins(tokenizer, probes), [probe.frame for probe in probes]
-kind = np.array([KINDS.index(probe.nouns[probe.antecedent].category) for probe in probes])
-where = {name: mask for name, mask in places(tokenizer, pairs).items() if name in ("it", "dopo «it»", "indizio")}
+DECODERS = {"stretto": {"N_decoder": 1, "h_cross": 1}, "largo": {"N_decoder": 3, "h_cross": 4}}
+SEEDS = {"stretto": range(1, 6), "largo": range(1, 4)}
+RECIPE = RECIPES["microlingua"]
+STEPS = range(100, RECIPE.training.max_steps + 1, 100)
 
 
-def looks(model: Transformer) -> list[str]:
-    "I nomi degli sguardi, nell'ordine in cui `measure` li mette."
-    shapes = {name: [h for h in all_heads(model) if h.attention == name] for name in ("encoder", "decoder", "cross")}
-    kinds = {start: str(start) if start in shapes else "encoder" for start in STARTS.values()}
-    return [f"{head}, {label}" for label, start in STARTS.items() for head in shapes[kinds[start]]]
+def train_all(runs: Path) -> None:
+    _, tokenizer = load_pretrained("mini")  # lo stesso vocabolario per tutti
+    pairs = [[Pair(e.en, e.it) for e in generate(n, seed)] for n, seed in ((200_000, 0), (500, 1))]
+    training, validation = (encode_pairs(p, tokenizer, max_len=64) for p in pairs)
+    for name, shape in DECODERS.items():
+        for seed in SEEDS[name]:
+            folder = runs / f"{name}-{seed}"
+            for step in STEPS:  # un tratto alla volta, per tenere i pesi lungo la strada
+                if any((folder / str(s) / "secondi").exists() for s in (step, STEPS[-1])):
+                    continue
+                torch.manual_seed(seed)
+                form = Config.preset("mini", tokenizer.vocab_size, dropout=RECIPE.dropout, **shape)
+                model, started = Transformer(form), time.perf_counter()
+                config = replace(RECIPE.training, max_steps=step, seed=seed)
+                train(model, tokenizer, training, validation, config, folder, resume=True)
+                save_model(folder / str(step), model, tokenizer)
+                (folder / str(step) / "secondi").write_text(f"{time.perf_counter() - started:.0f}")
 
 
-def measure(model: Transformer) -> dict[str, np.ndarray]:
-    "Frase per frase: accordo giusto (n,); scarto di ogni sguardo (n, sguardi); quanto sposta ogni scambio (n, scambi)."
-    heads = [head for head in all_heads(model) if head.attention == "encoder"]
-    base = margins(model, pairs)
-    swapped = exchange(model, pairs, [{head: mask} for head in heads for mask in where.values()])
-    gaps = [gap(noun_masses(model, tokenizer, probes, start), probes).flatten(1) for start in STARTS.values()]
-    values = {"giusti": (base > 0).float(), "sguardi": torch.cat(gaps, 1), "scambi": (base - swapped).T}
-    return {name: x.numpy().astype(np.float16) for name, x in values.items()}
+def threshold(gaps: torch.Tensor) -> float:
+    "Il 95° percentile della media più alta, non studentizzata, delle coppie rimescolate."
+    coins = torch.randint(0, 2, (2000, len(gaps)), generator=torch.Generator().manual_seed(0)) * 2.0 - 1.0
+    return (coins @ gaps.flatten(1) / len(gaps)).amax(dim=1).quantile(0.95).item()
 
 
-def run(decoder: str, seed: int, corpus: Corpus) -> dict[str, Any]:
-    "Un addestramento intero, misurato lungo la strada."
-    torch.manual_seed(seed)
-    model = Transformer(Config.preset("mini", tokenizer.vocab_size, **FORM, **DECODERS[decoder]))
-    objective, optimizer, started = Objective(model), make_optimizer(model), time.process_time()
-    found: list[dict[str, Any]] = []
-    for step, batch in enumerate(batch_stream(corpus, int(OPTIONS["max_tokens"]), seed), 1):
-        rate = noam(step, FORM["d_model"], OPTIONS["warmup"], OPTIONS["factor"])
-        train_step(objective.train(), optimizer, batch, rate)
-        if step % OPTIONS["ogni"] or step < 100:
-            continue
-        objective.eval()
-        found.append({"passo": step} | measure(model))
-        solved = [all(one["giusti"][kind == k].mean() >= 0.98 for k in range(4)) for one in found[-4:]]
-        if sum(solved) == 4 or step == OPTIONS["al più"]:
-            break
-    heads = [head for head in all_heads(model) if head.attention == "encoder"]
-    without = []
-    for head in heads:
-        with without_heads(model, [head]):
-            without.append((margins(model, pairs) > 0).numpy())
-    names = {"nomi_sguardi": looks(model), "nomi_scambi": [f"{h}, {place}" for h in heads for place in where]}
-    return {
-        **{key: np.stack([one[key] for one in found]) for key in found[0]}, **names,
-        "senza": np.stack(without), "secondi": round(time.process_time() - started),
+def measure(folder: Path, last: bool) -> dict[str, Any]:
+    "Le misure del capitolo su un modello; l'ablazione soltanto alla fine dell'addestramento."
+    model, tokenizer = load_model(folder)
+    probes = microlingua_probes(generate(200, seed=3, held_out=True))
+    frames = [probe.frame for probe in probes]
+
+    def right() -> float:
+        return (agreement(model, tokenizer, probes) > 0).float().mean().item()
+
+    def exact() -> float:
+        return evaluate(translate(model, tokenizer, [p.en for p in probes], beam=1), [p.it for p in probes]).exact
+
+    masses = [noun_masses(model, tokenizer, probes, offset) for offset in range(6)]
+    gaps = torch.stack([group_means(gap(m, probes), frames) for m in masses], dim=-1)  # (coppie, N, h, 6)
+    favourite, (apart, *interval) = choose_and_report(gaps.flatten(1))
+    place = [int(i) for i in torch.unravel_index(torch.tensor(favourite), gaps.shape[1:])]
+    found: dict[str, Any] = {
+        "accordo": right(), "scarto": apart, "intervallo_scarto": interval,
+        "due_nomi": max(m.sum(-1).mean(0).max().item() for m in masses),  # la testa che più li guarda
+        "p": search(gaps).p.flatten()[favourite].item(), "soglia": threshold(gaps), "strato_testa_posto": place,
     }  # fmt: skip
-
-
-def train_all(runs: Path, narrow: int, wide: int) -> None:
-    runs.mkdir(parents=True, exist_ok=True)
-    sentences = generate(int(OPTIONS["coppie"]), seed=0)
-    corpus = encode_pairs((Pair(e.en, e.it) for e in sentences), tokenizer, max_len=64)
-    for decoder, seed in [("stretto", s + 1) for s in range(narrow)] + [("largo", s + 1) for s in range(wide)]:
-        path = runs / f"{decoder}-{seed}.npz"
-        if path.exists():
-            continue
-        found = run(decoder, seed, corpus)
-        with atomic_write(path) as file:
-            np.savez_compressed(file, **found)
-        print(f"{decoder} {seed}: {found['passo'][-1]} passi, {found['secondi']} s", flush=True)
-
-
-def by_frame(values: np.ndarray, k: int, half: Tensor | None = None) -> Tensor:
-    "La media per cornice, sulle frasi il cui antecedente è della categoria `k`; di metà delle cornici, se si vuole."
-    allowed = set(range(max(frames) + 1) if half is None else half.tolist())
-    mine = [i for i in range(len(probes)) if kind[i] == k and frames[i] in allowed]
-    return group_means(torch.from_numpy(values[mine].astype(np.float32)), [frames[i] for i in mine])
-
-
-def category(found: dict[str, np.ndarray], k: int) -> dict[str, Any]:
-    "Le curve di un addestramento, per gli antecedenti di una categoria."
-    choose, report = halves(max(frames) + 1)
-    curves: dict[str, Any] = {"giusti": [by_frame(x, k).mean().item() for x in found["giusti"]]}
-    curves["p_giusti"] = [search(by_frame(x, k)[:, None] - 0.5, 500).p.item() for x in found["giusti"]]
-    for name in ("sguardi", "scambi"):
-        best = int(search(by_frame(found[name][-1], k, choose), 1).t.argmax())
-        last = by_frame(found[name][-1][:, [best]], k, report)
-        curves[name] = [by_frame(x[:, best], k, report).mean().item() for x in found[name]]
-        curves[f"scelto_{name}"] = str(found[f"nomi_{name}"][best])
-        curves[f"conta_{name}"] = search(last).p.item()
-        curves[f"p_{name}"] = [search(by_frame(x, k), 500).p.min().item() for x in found[name]]
-    return curves
+    if last:
+        low, high = bootstrap(gaps)
+        found |= {"media": gaps.mean(0).tolist(), "intervallo": [low.tolist(), high.tolist()], "esatte": exact()}
+        shape, ablated = (model.config.N, model.config.h), []
+        for layer, head in product(*map(range, shape)):
+            with without_heads(model, [Head("encoder", layer, head)]):
+                ablated.append([right(), exact()])
+        for name, values in zip(("accordo_senza", "esatte_senza"), zip(*ablated, strict=True), strict=True):
+            found[name] = torch.tensor(values).reshape(shape).tolist()
+    return rounded(found)
 
 
 def rounded(value: Any) -> Any:
@@ -139,44 +110,44 @@ def rounded(value: Any) -> Any:
         return {key: rounded(item) for key, item in value.items()}
     if isinstance(value, list):
         return [rounded(item) for item in value]
-    return round(value, 3) if isinstance(value, float) else value
+    return round(value, 4) if isinstance(value, float) else value
+
+
+def provenance(rows: list[dict[str, Any]]) -> dict[str, str]:
+    shapes = [f"{name}: {x['N_decoder']} strati, {x['h_cross']} teste incrociate" for name, x in DECODERS.items()]
+    return {
+        "comando": "python tools/semi_microlingua.py addestra, poi misura",
+        "opzioni": ", ".join(f"{key} {value}" for key, value in RECIPE.defaults().items()),
+        "decoder": "; ".join(shapes),
+        "semi": ", ".join(f"{row['decoder']} {row['seme']}" for row in rows if row["passo"] == STEPS[-1]),
+        "commit": commit(),
+        "data": date.today().isoformat(),
+        "macchina": f"2 core, un thread per addestramento, torch {torch.__version__.split('+')[0]}",
+        "durata": f"{sum(row['secondi'] for row in rows) / 60:.0f} minuti di addestramento in tutto",
+    }
 
 
 def measure_all(runs: Path, output: Path) -> None:
     rows = []
-    for decoder in DECODERS:
-        for path in sorted(runs.glob(f"{decoder}-*.npz"), key=lambda path: int(path.stem.split("-")[1])):
-            found = dict(np.load(path))
-            row = {"decoder": decoder, "seme": int(path.stem.split("-")[1]), "secondi": int(found["secondi"])}
-            row |= {"passi": found["passo"].tolist(), "teste": int(found["senza"].shape[0])}
-            row["senza"] = [[float(one[kind == k].mean()) for k in range(4)] for one in found["senza"]]
-            rows.append(rounded(row | {"categorie": {name: category(found, k) for k, name in enumerate(KINDS)}}))
-    shapes = "; ".join(f"{name}: {x['N_decoder']} strati, {x['h_cross']} teste incrociate" for name, x in DECODERS.items())
-    facts = {
-        "comando": "python tools/semi_microlingua.py addestra, poi misura",
-        "opzioni": ", ".join(f"{key} {value}" for key, value in {**FORM, **OPTIONS}.items()),
-        "decoder": shapes,
-        "semi": ", ".join(f"{row['decoder']} {row['seme']}" for row in rows),
-        "commit": commit(),
-        "data": date.today().isoformat(),
-        "macchina": f"2 core, un thread per addestramento, torch {torch.__version__.split('+')[0]}",
-        "durata": f"{sum(row['secondi'] for row in rows) / 60:.0f} minuti di un core in tutto",
-    }
-    lines = ",\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
+    for name in DECODERS:
+        for seed in SEEDS[name]:
+            for step in STEPS:
+                folder = runs / f"{name}-{seed}" / str(step)
+                if not all((folder.parent / str(s) / "secondi").exists() for s in (step, STEPS[-1])):
+                    continue  # addestramento non finito, o tratto non salvato
+                row = {"decoder": name, "seme": seed, "passo": step, "secondi": int((folder / "secondi").read_text())}
+                rows.append(row | measure(folder, last=step == STEPS[-1]))
+                print({key: value for key, value in rows[-1].items() if not isinstance(value, list)}, flush=True)
+    lines = ",\n".join(json.dumps(row) for row in rows)
     with atomic_write(output) as file:
-        file.write(f'{{"provenienza": {json.dumps(facts, ensure_ascii=False)},\n"righe": [\n{lines}\n]}}\n'.encode())
+        file.write(f'{{"provenienza": {json.dumps(provenance(rows))},\n"righe": [\n{lines}\n]}}\n'.encode())
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("azione", choices=["addestra", "misura"])
     parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "semi")
-    parser.add_argument("--semi", type=int, default=20, help="addestramenti con il decoder stretto")
-    parser.add_argument("--larghi", type=int, default=5, help="addestramenti con il decoder largo")
     parser.add_argument("--out", type=Path, default=ROOT / "book" / "dati" / "semi_microlingua.json")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    if arguments.azione == "addestra":
-        train_all(arguments.runs, arguments.semi, arguments.larghi)
-    else:
-        measure_all(arguments.runs, arguments.out)
+    train_all(arguments.runs) if arguments.azione == "addestra" else measure_all(arguments.runs, arguments.out)
