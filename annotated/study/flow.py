@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ..common import PAD
 from ..multihead import MultiHeadAttention, split_heads
+from .heads import Head, attention_of
 from annotated.study.patching import (
     Stream,
     Twins,
@@ -54,8 +55,9 @@ def flows(
     model: Transformer, twins: Twins
 ) -> list[Flow]:  # gli strati dell'encoder, poi le incrociate del decoder
     "Che cosa portano le attenzioni mentre `model` legge, e scrive la desinenza."
-    attentions = [layer.self_attention for layer in model.encoder.layers]
-    attentions += [layer.cross_attention for layer in model.decoder.layers]
+    places = [Head("encoder", i, 0) for i in range(model.config.N)]
+    places += [Head("cross", i, 0) for i in range(len(model.decoder.layers))]
+    attentions = [attention_of(model, place) for place in places]
     seen: dict[MultiHeadAttention, list[Tensor]] = {}
 
     def keep(module: Any, args: Any, options: Any) -> None:
@@ -72,7 +74,8 @@ def flows(
         margin = logit_gap(model, twins).sum()
     slopes = torch.autograd.grad(margin, [seen[one][2] for one in attentions])
     return [
-        flow(one, *seen[one][:2], g) for one, g in zip(attentions, slopes, strict=True)
+        flow(one, seen[one][0], seen[one][1], slope)
+        for one, slope in zip(attentions, slopes, strict=True)
     ]
 
 # %% ../../book/82_valori_e_flusso.ipynb #69bb52f5

@@ -23,7 +23,7 @@ from ..multihead import MultiHeadAttention
 from ..tokenizer import Tokenizer
 from ..transformer import Transformer, attention_weights
 
-# %% ../../book/22_teste.ipynb #245ce731
+# %% ../../book/22_teste.ipynb #0bc25634
 class Head(NamedTuple):
     "Una testa: in quale attenzione, in quale strato (da 0), quale (da 0)."
 
@@ -59,7 +59,7 @@ def mass(
     "Il peso che le query con un bersaglio gli danno, in media."
     return (weights * targets).sum(dim=(-2, -1)) / targets.any(dim=-1).sum()
 
-# %% ../../book/22_teste.ipynb #db56345b
+# %% ../../book/22_teste.ipynb #aa1d9601
 def positional_targets(
     attention: str,  # «encoder», «decoder» o «cross»
     T: int,  # query
@@ -82,7 +82,7 @@ def positional_targets(
         "estremo": asks & (key == end)
     }
 
-# %% ../../book/22_teste.ipynb #97bc0ee4
+# %% ../../book/22_teste.ipynb #ebc10886
 def sentence_weights(
     model: Transformer,
     corpus: Corpus,
@@ -109,7 +109,7 @@ def sentence_weights(
                 },
             )
 
-# %% ../../book/22_teste.ipynb #9f617da0
+# %% ../../book/22_teste.ipynb #bea586da
 def word_weights(
     weights: Tensor,  # (..., S, S)
     owners: Tensor,  # (S,): il numero della parola di ogni pezzo, da 0
@@ -155,7 +155,7 @@ def bootstrap(
         float(numerators.sum() / denominators.sum()), float(low), float(high)
     )
 
-# %% ../../book/22_teste.ipynb #bc90c31a
+# %% ../../book/22_teste.ipynb #0826af15
 def _ranks(x: np.ndarray) -> np.ndarray:
     _, group, counts = np.unique(x, return_inverse=True, return_counts=True)
     return (counts.cumsum() - (counts - 1) / 2)[group]  # a pari merito il posto medio
@@ -183,7 +183,7 @@ def spearman(
         _rank_correlation(x, y), *np.quantile(samples, (0.025, 0.975)).tolist()
     )
 
-# %% ../../book/22_teste.ipynb #af4b719e
+# %% ../../book/22_teste.ipynb #f2f109f7
 def attention_of(model: Transformer, head: Head) -> MultiHeadAttention:
     "L'attenzione a cui `head` appartiene; `ValueError` se `model` non ha quella testa."
     if head not in all_heads(model):
@@ -253,7 +253,7 @@ def ablation(
             rows.append(sentence_losses(model, corpus) - intact)
     return np.stack(rows)
 
-# %% ../../book/22_teste.ipynb #9f5cc2b8
+# %% ../../book/22_teste.ipynb #58453bdc
 def bleu_statistics(translations: list[str], references: list[str]) -> np.ndarray:
     "I conteggi del BLEU di ogni frase: n-grammi giusti, n-grammi, lunghezze."
     bleu = BLEU(
