@@ -41,6 +41,21 @@ def test_book_is_built() -> None:
     assert "intro.html" in PAGES and len(PAGES) > 15, "manca il libro: costruiscilo con «make libro»"
 
 
+def test_formulas_keep_the_spaces_of_tex(phone: Page) -> None:
+    "Dopo una radice non avanza spazio, prima di un nome di funzione c'è, e l'apice non vola via."
+    phone.goto(f"file://{HTML / '02_attenzione.html'}")
+    right = "box => box.getBoundingClientRect().right"
+    roots = phone.locator("msqrt")
+    assert roots.count() > 3
+    for root in roots.all():
+        assert abs(root.evaluate(right) - root.locator("> :last-child").evaluate(right)) < 0.5
+    phone.goto(f"file://{HTML / '13_ottimizzazione.html'}")
+    names = phone.locator("msub + mspace + mrow > mi:first-child")
+    assert "log" in names.all_text_contents() and phone.locator("msub + mrow > mi + mo").count() == 0
+    prime = phone.locator(".tml-prime").first
+    assert prime.evaluate("sign => getComputedStyle(sign).transform") != "none"
+
+
 def test_no_page_names_the_folder_it_was_built_in() -> None:
     root = str(HTML.parents[2])
     assert [page.name for page in HTML.rglob("*.html") if root in page.read_text("utf-8")] == []

@@ -23,6 +23,9 @@ HERE = Path(__file__).parent / "temml"
 FONT = "stix-two-math.woff"
 JOINER = "\u2060"
 RADICAL = {0x221A, 0x210E}  # il segno di <msqrt> e la h corsiva, che nelle pagine non si leggono
+NAMED = re.compile(
+    r"(</(?:mi|mn|msub|msup|msubsup|mrow)>)(?=<mrow><mi>\w+</mi><mo>\u2061</mo>)"
+)  # «p log q»: c'è uno spazio
 MATH = re.compile(r"<math\b.*?</math>", re.DOTALL)
 ITALIC = {
     ord("A"): 0x1D434,
@@ -47,7 +50,8 @@ def temml() -> Any:
 def mathml(tex: str, display: bool) -> str:
     if display and r"\\" in tex and r"\begin" not in tex:
         tex = rf"\begin{{aligned}}{tex}\end{{aligned}}"
-    return str(temml()(tex, display))
+    spaced = NAMED.sub(r'\1<mspace width="0.1667em"></mspace>', str(temml()(tex, display)))
+    return spaced.replace("<mo>⊙</mo>", '<mo largeop="false">⊙</mo>')  # Firefox lo farebbe grande come una sommatoria
 
 
 def render(translator: HTML5Translator, node: nodes.math | nodes.math_block, display: bool) -> None:
@@ -96,11 +100,30 @@ def signs(pages: list[str]) -> set[int]:
     )
 
 
+def mend_radicals(font: TTFont) -> None:
+    """Ogni misura del segno di radice larga come la prima, perché Chromium riserva a tutte il posto della più larga.
+
+    La lineetta sta un poco più in alto di come vuole STIX: in Chromium toccherebbe le cifre.
+    """
+    math = font["MATH"].table
+    math.MathConstants.RadicalVerticalGap.Value = 150
+    variants = math.MathVariants
+    root = variants.VertGlyphConstruction[variants.VertGlyphCoverage.glyphs.index(font.getBestCmap()[0x221A])]
+    first, *others = [record.VariantGlyph for record in root.MathGlyphVariantRecord]
+    width = font["hmtx"][first][0]
+    for name in [*others, *(part.glyph for part in root.GlyphAssembly.PartRecords)]:
+        advance, left = font["hmtx"][name]
+        font["glyf"][name].coordinates.scale((width / advance, 1))
+        font["glyf"][name].recalcBounds(font["glyf"])
+        font["hmtx"][name] = (width, round(left * width / advance))
+
+
 def write_font(app: Sphinx, error: Exception | None) -> None:
     if error or app.builder.format != "html":
         return
     out = Path(app.outdir)
     font = TTFont(HERE / FONT)
+    mend_radicals(font)
     options = subset.Options(hinting=False, layout_features=["ssty", "ccmp", "dtls", "flac", "mark", "mkmk"])
     subsetter = subset.Subsetter(options)
     subsetter.populate(unicodes=signs([page.read_text("utf-8") for page in out.glob("*.html")]))
