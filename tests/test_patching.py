@@ -9,6 +9,7 @@ from annotated.study.coreference import agreement, microlingua_probes, read_prob
 from annotated.study.heads import Head, all_heads, without_heads
 from annotated.study.microlingua import generate
 from annotated.study.patching import (
+    Inlet,
     Stream,
     ablated,
     activations,
@@ -16,6 +17,7 @@ from annotated.study.patching import (
     exchange,
     margins,
     places,
+    relayed,
     replaced,
     resampled,
     twins,
@@ -105,3 +107,28 @@ def test_another_sentence_comes_from_the_same_place_counted_from_the_end() -> No
     assert torch.equal(other.partner[rows, lengths - 4], theirs - 4)
     everyone = exchange(model, other, [{Stream("encoder", 3): everywhere}])[0]
     assert (everyone > 0).float().mean() < 0.8  # risponde alla frase di un altro
+
+
+def test_the_inlets_together_are_the_heads() -> None:
+    doors = {Inlet("encoder", 1, part): everywhere for part in ("W_q", "W_k", "W_v")}
+    heads = {Head("encoder", 1, j): everywhere for j in range(4)}
+    one, both = exchange(model, pairs, [doors, heads])
+    torch.testing.assert_close(one, both, atol=1e-3, rtol=0)
+
+
+def test_a_route_from_nowhere_brings_nothing_and_from_everywhere_everything() -> None:
+    clue, end = places(tokenizer, pairs)["indizio"], {Stream("encoder", 2): everywhere}
+    nothing = {Stream("encoder", 0): torch.zeros_like(clue)}
+    torch.testing.assert_close(relayed(model, pairs, nothing, end), margins(model, pairs), atol=1e-4, rtol=0)
+    heads = {Head("encoder", i, j): everywhere for i in range(2) for j in range(4)}
+    whole = relayed(model, pairs, {Stream("encoder", 0): everywhere, **heads}, end)
+    torch.testing.assert_close(whole, margins(model, pairs, pairs.other), atol=1e-3, rtol=0)
+
+
+def test_a_route_does_not_pass_through_the_heads_that_are_held() -> None:
+    where = places(tokenizer, pairs)
+    clue = {Stream("encoder", 0): where["indizio"]}  # senza teste, la parola non lascia il suo posto
+    elsewhere = relayed(model, pairs, clue, {Stream("encoder", 3): where["dopo «it»"]})
+    torch.testing.assert_close(elsewhere, margins(model, pairs), atol=1e-3, rtol=0)
+    [free] = exchange(model, pairs, [clue])
+    assert (free < 0).all()

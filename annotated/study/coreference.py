@@ -19,9 +19,9 @@ from .microlingua import Noun
 from ..tokenizer import Tokenizer
 from ..transformer import Transformer, attention_weights
 
-# %% ../../book/21_it_animal.ipynb #82604aeb
+# %% ../../book/21_it_animal.ipynb #db0936a4
 class Probe(NamedTuple):
-    "Una frase di prova, con la traduzione giusta e quella che sbaglia soltanto l'accordo."
+    "Una frase di prova, con la traduzione giusta e quella sbagliata nell'accordo."
 
     frame: int  # la cornice: le quattro frasi con gli stessi due indizi
     pair: int  # la coppia minima nella cornice: 1 o 2
@@ -32,7 +32,7 @@ class Probe(NamedTuple):
     clue: str  # la parola inglese che lo decide
     nouns: tuple[Noun, Noun]  # nell'ordine della frase
 
-# %% ../../book/21_it_animal.ipynb #2c5339a6
+# %% ../../book/21_it_animal.ipynb #88bf4ffb
 @torch.inference_mode()
 def log_probs(
     model: Transformer,
@@ -41,10 +41,11 @@ def log_probs(
     targets: Sequence[str],  # n traduzioni
     batch: int = 64,
 ) -> Tensor:  # (n,), in nat
-    "La log-probabilità che il modello dà a ogni traduzione, fine di frase compresa (*teacher forcing*)."
+    "La log-probabilità di ogni traduzione, fine compresa (*teacher forcing*)."
     if len(sources) != len(targets):
         raise AnnotatedError(
-            f"{len(sources)} frasi e {len(targets)} traduzioni: devono essere altrettante."
+            f"{len(sources)} frasi e {len(targets)} traduzioni: "
+            "devono essere altrettante."
         )
     totals, device = [], next(model.parameters()).device
     for start in range(0, len(sources), batch):
@@ -64,13 +65,13 @@ def log_probs(
         totals.append(chosen.masked_fill(tgt_out == PAD, 0.0).sum(dim=1).cpu())
     return torch.cat(totals)
 
-# %% ../../book/21_it_animal.ipynb #9f1d5bac
+# %% ../../book/21_it_animal.ipynb #980ee907
 def agreement(
     model: Transformer,
     tokenizer: Tokenizer,
     probes: Sequence[Probe],  # n frasi
 ) -> Tensor:  # (n,), in nat: positivo = il modello preferisce l'accordo giusto
-    "Log-probabilità della traduzione giusta meno quella della gemella che sbaglia l'accordo."
+    "Log-probabilità della traduzione giusta meno quella che sbaglia l'accordo."
     sources = [probe.en for probe in probes]
     right = log_probs(model, tokenizer, sources, [probe.it for probe in probes])
     return right - log_probs(
@@ -90,13 +91,13 @@ def group_means(
     )
     return totals / rows.bincount().view(-1, *[1] * (values.ndim - 1))
 
-# %% ../../book/21_it_animal.ipynb #57f3400f
+# %% ../../book/21_it_animal.ipynb #db3428c3
 def bootstrap(
     values: Tensor,  # (G, ...): un valore per gruppo indipendente
     rounds: int = 2000,
     seed: int = 0,
 ) -> Tensor:  # (2, ...): gli estremi dell'intervallo al 95 % della media
-    "Intervallo di confidenza della media, ricampionando i gruppi (bootstrap dei percentili)."
+    "Intervallo di confidenza della media, ricampionando i gruppi (percentili)."
     G, generator = len(values), torch.Generator().manual_seed(seed)
     chosen = torch.randint(G, (rounds, G), generator=generator)
     times = torch.zeros(rounds, G).scatter_add_(

@@ -23,7 +23,7 @@ from ..multihead import MultiHeadAttention
 from ..tokenizer import Tokenizer
 from ..transformer import Transformer, attention_weights
 
-# %% ../../book/22_teste.ipynb #245ce731
+# %% ../../book/22_teste.ipynb #0bc25634
 class Head(NamedTuple):
     "Una testa: in quale attenzione, in quale strato (da 0), quale (da 0)."
 
@@ -36,7 +36,7 @@ class Head(NamedTuple):
 
 
 def all_heads(model: Transformer) -> list[Head]:
-    "Tutte le teste di `model`: prima quelle dell'encoder, poi quelle proprie del decoder, poi le incrociate."
+    "Tutte le teste: dell'encoder, poi quelle proprie del decoder, poi le incrociate."
     c = model.config
     below = c.N_decoder or c.N
     shapes = {
@@ -59,13 +59,13 @@ def mass(
     "Il peso che le query con un bersaglio gli danno, in media."
     return (weights * targets).sum(dim=(-2, -1)) / targets.any(dim=-1).sum()
 
-# %% ../../book/22_teste.ipynb #db56345b
+# %% ../../book/22_teste.ipynb #aa1d9601
 def positional_targets(
     attention: str,  # «encoder», «decoder» o «cross»
     T: int,  # query
     S: int,  # chiavi
 ) -> dict[str, Tensor]:  # ruolo → (T, S)
-    "I bersagli dei ruoli posizionali: pezzo precedente, stesso, successivo, estremo della frase."
+    "I bersagli dei ruoli posizionali: precedente, stesso, successivo, estremo."
     query, key = torch.arange(T)[:, None], torch.arange(S)
     if attention == "decoder":
         asks, end = (
@@ -82,7 +82,7 @@ def positional_targets(
         "estremo": asks & (key == end)
     }
 
-# %% ../../book/22_teste.ipynb #97bc0ee4
+# %% ../../book/22_teste.ipynb #ebc10886
 def sentence_weights(
     model: Transformer,
     corpus: Corpus,
@@ -90,7 +90,7 @@ def sentence_weights(
 ) -> Iterator[
     tuple[int, dict[str, Tensor]]
 ]:  # indice della coppia; attenzione → (N, h, T, S)
-    "I pesi di ogni coppia, senza riempitivo, mentre il decoder legge la traduzione di riferimento."
+    "I pesi di ogni coppia, senza riempitivo, con la traduzione di riferimento."
     device = next(model.parameters()).device
     for indices in make_batches(corpus.lengths, max_tokens, seed=0):
         batch = corpus.batch(indices)
@@ -109,12 +109,12 @@ def sentence_weights(
                 },
             )
 
-# %% ../../book/22_teste.ipynb #9f617da0
+# %% ../../book/22_teste.ipynb #bea586da
 def word_weights(
     weights: Tensor,  # (..., S, S)
     owners: Tensor,  # (S,): il numero della parola di ogni pezzo, da 0
 ) -> Tensor:  # (..., parole, parole)
-    "Dai pesi fra pezzi a quelli fra parole: somma sulle chiavi, media sulle query (Clark 2019, §4.1)."
+    "Da pezzi a parole: somma sulle chiavi, media sulle query (Clark 2019, §4.1)."
     M = F.one_hot(owners).to(weights)  # (S, parole)
     return (M.T / M.sum(dim=0)[:, None]) @ weights @ M
 
@@ -155,7 +155,7 @@ def bootstrap(
         float(numerators.sum() / denominators.sum()), float(low), float(high)
     )
 
-# %% ../../book/22_teste.ipynb #bc90c31a
+# %% ../../book/22_teste.ipynb #0826af15
 def _ranks(x: np.ndarray) -> np.ndarray:
     _, group, counts = np.unique(x, return_inverse=True, return_counts=True)
     return (counts.cumsum() - (counts - 1) / 2)[group]  # a pari merito il posto medio
@@ -172,7 +172,7 @@ def _rank_correlation(x: np.ndarray, y: np.ndarray) -> float:
 def spearman(
     x: np.ndarray, y: np.ndarray, draws: int = 1000, seed: int = 0
 ) -> Estimate:
-    "La correlazione fra i posti in classifica di `x` (n,) e di `y` (n,), con l'intervallo ottenuto riestraendo le coppie."
+    "La correlazione fra le classifiche di `x` e di `y`, (n,), riestraendo le coppie."
 
     rng = np.random.default_rng(seed)
     samples = [
@@ -183,12 +183,13 @@ def spearman(
         _rank_correlation(x, y), *np.quantile(samples, (0.025, 0.975)).tolist()
     )
 
-# %% ../../book/22_teste.ipynb #af4b719e
+# %% ../../book/22_teste.ipynb #f2f109f7
 def attention_of(model: Transformer, head: Head) -> MultiHeadAttention:
     "L'attenzione a cui `head` appartiene; `ValueError` se `model` non ha quella testa."
     if head not in all_heads(model):
         raise ValueError(
-            f"la testa {head} non c'è: il modello ne ha {len(all_heads(model))}, elencate da all_heads."
+            f"la testa {head} non c'è: il modello ne ha "
+            f"{len(all_heads(model))}, elencate da all_heads."
         )
     layers = (
         model.encoder.layers if head.attention == "encoder" else model.decoder.layers
@@ -201,7 +202,7 @@ def attention_of(model: Transformer, head: Head) -> MultiHeadAttention:
 
 @contextmanager
 def without_heads(model: Transformer, heads: Iterable[Head]) -> Iterator[None]:
-    """Spegne `heads` finché dura il blocco `with`; poi i pesi tornano quelli di prima, bit per bit.
+    """Spegne `heads` finché dura il blocco `with`; poi i pesi tornano quelli di prima.
 
     Solleva `ValueError` se una testa non c'è: allora nessuna resta spenta.
     """
@@ -252,9 +253,9 @@ def ablation(
             rows.append(sentence_losses(model, corpus) - intact)
     return np.stack(rows)
 
-# %% ../../book/22_teste.ipynb #9f5cc2b8
+# %% ../../book/22_teste.ipynb #58453bdc
 def bleu_statistics(translations: list[str], references: list[str]) -> np.ndarray:
-    "Per ogni frase i dieci conteggi del BLEU: n-grammi giusti (4), n-grammi (4), lunghezze (2); (n, 10)."
+    "I conteggi del BLEU di ogni frase: n-grammi giusti, n-grammi, lunghezze."
     bleu = BLEU(
         effective_order=True
     )  # un avviso di sacreBLEU in meno; i conteggi sono gli stessi
@@ -276,7 +277,7 @@ def bleu_of(statistics: np.ndarray) -> float:
 def bleu_difference(
     ours: np.ndarray, theirs: np.ndarray, draws: int = 1000, seed: int = 0
 ) -> Estimate:
-    "BLEU di `ours` meno BLEU di `theirs` (n, 10), con l'intervallo ottenuto riestraendo le stesse frasi per entrambi."
+    "BLEU di `ours` meno BLEU di `theirs`, (n, 10), riestraendo le stesse frasi."
     rng, n = np.random.default_rng(seed), len(ours)
     samples = [
         bleu_of(ours[i]) - bleu_of(theirs[i])
