@@ -35,18 +35,19 @@ def test_book_is_built() -> None:
     assert "intro.html" in PAGES and len(PAGES) > 15, "manca il libro: costruiscilo con «make libro»"
 
 
-def test_formulas_keep_the_spaces_of_tex(phone: Page) -> None:
+def test_formulas_keep_the_spaces_of_tex(visit: Visit) -> None:
     "Dopo una radice non avanza spazio, prima di un nome di funzione c'è, e l'apice non vola via."
-    phone.goto(f"file://{HTML / '02_attenzione.html'}")
+    page = visit.page
+    page.goto(f"file://{HTML / '02_attenzione.html'}")
     right = "box => box.getBoundingClientRect().right"
-    roots = phone.locator("msqrt")
+    roots = page.locator("msqrt")
     assert roots.count() > 3
     for root in roots.all():
         assert abs(root.evaluate(right) - root.locator("> :last-child").evaluate(right)) < 0.5
-    phone.goto(f"file://{HTML / '13_ottimizzazione.html'}")
-    names = phone.locator("msub + mspace + mrow > mi:first-child")
-    assert "log" in names.all_text_contents() and phone.locator("msub + mrow > mi + mo").count() == 0
-    prime = phone.locator(".tml-prime").first
+    page.goto(f"file://{HTML / '13_ottimizzazione.html'}")
+    names = page.locator("msub + mspace + mrow > mi:first-child")
+    assert "log" in names.all_text_contents() and page.locator("msub + mrow > mi + mo").count() == 0
+    prime = page.locator(".tml-prime").first
     assert prime.evaluate("sign => getComputedStyle(sign).transform") != "none"
 
 
