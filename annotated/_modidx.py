@@ -700,5 +700,4 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                'annotated.web.in_bytes': ('nel_browser.html#in_bytes', 'annotated/web.py'),
                                'annotated.web.live_model': ('nel_browser.html#live_model', 'annotated/web.py'),
                                'annotated.web.load_web': ('nel_browser.html#load_web', 'annotated/web.py'),
-                               'annotated.web.quantize_rows': ('nel_browser.html#quantize_rows', 'annotated/web.py'),
                                'annotated.web.ready_answer': ('nel_browser.html#ready_answer', 'annotated/web.py')}}}
