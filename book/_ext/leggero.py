@@ -225,7 +225,6 @@ class OneSheet(Extension):
 def prepare(app: Sphinx) -> None:
     if app.builder.format == "html":
         app.builder.templates.environment.add_extension(OneSheet)
-        app.add_js_file("menu.js")
 
 
 def setup(app: Sphinx) -> dict[str, Any]:

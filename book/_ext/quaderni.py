@@ -200,8 +200,6 @@ def attribution(title: str, url: str) -> str:
 
 
 def finish_page(app: Sphinx, name: str, template: str, context: dict[str, Any], doctree: nodes.document | None) -> None:
-    if doctree is not None and any(node.get("vega_lite") for node in doctree.findall(nodes.raw)):
-        app.add_js_file("grafici.js", defer="defer")
     url = context.get("pageurl") or name
     report_errors(context.get("header_buttons"), url)
     context["theme_search_bar_text"] = "Cerca nel libro"

@@ -102,7 +102,6 @@ def search_page(app: Sphinx) -> Iterator[tuple[str, dict[str, Any], str]]:
 def replace_search(app: Sphinx) -> None:
     if app.builder.format == "html":
         app.builder.search = False  # niente indice di Sphinx
-        app.add_js_file("ricerca.js", defer="defer")
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
