@@ -27,6 +27,7 @@ OPEN = """() => {
     document.querySelectorAll('.toggle-hidden').forEach(box => box.classList.remove('toggle-hidden'));
 }"""
 FAMILIES = ("Liberation Sans", "DejaVu Sans")  # uno stretto, e uno largo un buon decimo di più
+DARK = re.compile(r'srcset="(_images/[0-9a-f]{64}-scuro\.svg)"')
 FITS = "document.documentElement.scrollWidth <= document.documentElement.clientWidth"
 ENGLISH = re.compile(r"\b(the|this|your|to|toggle|source|launch|search|open|issue|page|main|click|logo)\b", re.I)
 
@@ -179,6 +180,19 @@ def test_menus_open(visit: Visit) -> None:
             expect(page.locator(".bd-sidebar-primary")).to_be_hidden()
 
 
+def test_buttons_above_open(visit: Visit) -> None:
+    page = visit.page
+    page.goto(f"file://{HTML / '02_attenzione.html'}")
+    for name in ("Colab", "Segnala un errore"):
+        entry = page.locator(".article-header-buttons .dropdown-menu a", has_text=name)
+        menu = page.locator(".article-header-buttons .dropdown", has=entry).locator("button")
+        expect(entry).to_be_hidden()
+        menu.click()
+        expect(entry).to_be_visible()
+        menu.click()
+        expect(entry).to_be_hidden()
+
+
 def test_chapter_on_paper(visit: Visit) -> None:
     "Su un A4 niente esce né si taglia; ci sono le domande e gli esercizi senza soluzioni, e in fondo la provenienza."
     page = visit.page
@@ -218,6 +232,44 @@ SEARCHES = {  # che cosa si cerca, e una sezione che dev'essere fra le prime qua
     "layer normalization": "06_blocchi.html#layer-normalization",
     "positional encoding": "04_posizioni.html",
 }
+
+
+def test_figures_follow_the_theme(visit: Visit) -> None:
+    "Si vede la versione del tema; la scura non ha il foglio bianco, e il suo testo si stacca dal fondo."
+    page = visit.page
+    page.goto(f"file://{HTML / '02_attenzione.html'}")
+    page.evaluate("document.querySelectorAll('article img').forEach(i => i.loading = 'eager')")
+    assert page.locator("article picture img").count() > 2
+    for theme in ("dark", "light", "dark"):
+        page.evaluate(f"document.documentElement.dataset.theme = '{theme}'")
+        page.wait_for_function(
+            """dark => [...document.querySelectorAll('article picture img')]
+                .every(i => i.complete && i.currentSrc.includes('-scuro') === dark)""",
+            arg=theme == "dark",
+        )
+    ground = "i => [i, i.parentElement].map(e => getComputedStyle(e).backgroundColor)"
+    assert set(page.locator("article picture img").first.evaluate(ground)) == {"rgba(0, 0, 0, 0)"}
+    names = {name for page in PAGES for name in DARK.findall((HTML / page).read_text("utf-8"))}
+    sheet = re.compile(r'<g id="patch_1">\s*<path[^>]*fill: #ffffff')
+    assert len(names) > 100 and not [name for name in names if sheet.search((HTML / name).read_text("utf-8"))]
+
+
+def test_small_print_is_readable_on_a_phone(visit: Visit) -> None:
+    "Una figura con scritte piccole non si restringe oltre: scorre nella sua cornice, la pagina no."
+    page = visit.page
+    page.goto(f"file://{HTML / '20_vedere.html'}")
+    wide = page.locator("picture.ampia")
+    scrolls = "all => all.map(e => e.scrollWidth > e.clientWidth)"
+    assert set(wide.evaluate_all(scrolls)) == {page.evaluate("innerWidth < 500")}
+    assert page.evaluate(FITS)
+
+
+def test_terms_lead_to_the_glossary() -> None:
+    "La prima volta che un capitolo dà un termine in corsivo porta al glossario, una volta per voce."
+    term = re.compile(r'class="voce[^"]*" href="92_glossario\.html#([^"]+)"')
+    links = {name: term.findall((HTML / name).read_text("utf-8")) for name in PAGES}
+    assert all(len(found) == len(set(found)) for found in links.values())
+    assert len(links["05_maschere.html"]) > 5 and sum(map(len, links.values())) > 80
 
 
 def test_search(visit: Visit) -> None:

@@ -1,11 +1,13 @@
-"""Estensione Sphinx: di ogni figura disegnata dal codice, la versione per il tema scuro.
+"""Estensione Sphinx: di ogni figura disegnata dal codice, la versione per il tema scuro e quanto dev'essere larga.
 
 Il fondo diventa trasparente, il bianco prende il colore della pagina e l'inchiostro quello del testo. Una scala di
-colore resta com'è, con la sua legenda; sopra, un numero tiene l'inchiostro che sul suo fondo si legge.
+colore resta com'è, con la sua legenda; sopra, un numero tiene l'inchiostro che sul suo fondo si legge. Sul telefono,
+dove la figura si restringe, una scritta non scende sotto gli otto pixel: se non basta, la figura scorre nella cornice.
 """
 
 import io
 import re
+from functools import partial
 from math import cos, radians, sin
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from sphinx.application import Sphinx
 
 INK, GROUND = "#d5dae1", "#14181e"  # quelli del tema
 ON_DARK = {"#000000": INK, "#0072b2": "#5fb0e8", "#d55e00": "#f08a45", "#009e73": "#3cc49a", "#767676": "#a5abb3"}
+SMALLEST, PHONE, SLACK = 8, 342, 1.07  # pixel di una scritta, della colonna; fin qui non vale la pena di scorrere
 SVG = {"svg": "http://www.w3.org/2000/svg"}
 PLACE = re.compile(r"translate\((\S+) (\S+)\)(?: rotate\((\S+)\))?")
 IMAGE = re.compile(r'(<source[^>]*>)?<img\b[^>]*\bsrc="(_images/[0-9a-f]{64})\.svg"[^>]*>')
@@ -65,10 +68,19 @@ def dark(svg: str) -> str:
     return etree.tostring(root, encoding="unicode")
 
 
-def with_dark_version(match: re.Match[str]) -> str:
+def readable_width(svg: str) -> int:
+    "I pixel con cui la scritta più piccola ne misura `SMALLEST`."
+    size = min((float(scale) * 100 for scale in re.findall(r"scale\(([\d.]+) -", svg)), default=SMALLEST)
+    return round(SMALLEST * float(re.search(r'viewBox="0 0 (\S+)', svg)[1]) / size)
+
+
+def with_dark_version(match: re.Match[str], widths: dict[str, int]) -> str:
     if match[1]:  # una pagina non riscritta
         return match[0]
-    return f'<picture><source srcset="{match[2]}-scuro.svg" media="(prefers-color-scheme: dark)">{match[0]}</picture>'
+    width = widths[match[2]]
+    wide = f' class="ampia" tabindex="0" style="--ampia: {width}px"' if width > PHONE * SLACK else ""
+    dark_one = f'<source srcset="{match[2]}-scuro.svg" media="not all">'
+    return f"<picture{wide}>{dark_one}{match[0]}</picture>"
 
 
 def add_dark_figures(app: Sphinx, error: Exception | None) -> None:
@@ -76,11 +88,13 @@ def add_dark_figures(app: Sphinx, error: Exception | None) -> None:
         return
     for page in Path(app.outdir).glob("*.html"):
         text = page.read_text("utf-8")
+        widths: dict[str, int] = {}
         for _, name in set(IMAGE.findall(text)):
-            path = Path(app.outdir) / f"{name}-scuro.svg"
-            if not path.exists():
-                path.write_text(dark(path.with_name(f"{path.stem.removesuffix('-scuro')}.svg").read_text("utf-8")))
-        page.write_text(IMAGE.sub(with_dark_version, text), "utf-8")
+            svg = (Path(app.outdir) / f"{name}.svg").read_text("utf-8")
+            widths[name] = readable_width(svg)
+            if not (path := Path(app.outdir) / f"{name}-scuro.svg").exists():
+                path.write_text(dark(svg), "utf-8")
+        page.write_text(IMAGE.sub(partial(with_dark_version, widths=widths), text), "utf-8")
 
 
 def setup(app: Sphinx) -> dict[str, Any]:

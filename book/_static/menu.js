@@ -1,12 +1,14 @@
 // Ciò che segue il tema, e i menu.
 
-// Le figure hanno due versioni; senza script scelgono col tema del sistema, con lo script col pulsante.
-const dress = () => {
-  const media = document.documentElement.dataset.theme === "dark" ? "all" : "not all";
-  document.querySelectorAll("picture source").forEach((source) => { source.media = media; });
-};
-new MutationObserver(dress).observe(document.documentElement, { attributeFilter: ["data-theme"] });
-dress();
+// Le figure hanno due versioni: si vede quella del tema; senza script il tema è sempre chiaro.
+(() => {
+  const dress = () => {
+    const media = document.documentElement.dataset.theme === "dark" ? "all" : "not all";
+    document.querySelectorAll("picture source").forEach((source) => { source.media = media; });
+  };
+  new MutationObserver(dress).observe(document.documentElement, { attributeFilter: ["data-theme"] });
+  dress();
+})();
 
 // I menu in alto a destra: si aprono con il puntatore o da tastiera, si chiudono con Esc o toccando altrove.
 for (const button of document.querySelectorAll('[data-bs-toggle="dropdown"]')) {
