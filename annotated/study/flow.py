@@ -6,7 +6,7 @@
 __all__ = ['INPUT', 'Flow', 'flow', 'flows', 'rollout', 'through', 'integrated_gradients', 'occlusion', 'deletion',
            'linear_probe']
 
-# %% ../../book/82_valori_e_flusso.ipynb #97f1d5ee
+# %% ../../book/82_valori_e_flusso.ipynb #5ddc7aa3
 from collections.abc import Hashable, Sequence
 from contextlib import ExitStack
 from typing import Any, NamedTuple
@@ -50,7 +50,7 @@ def flow(
     found = weights, arrived.norm(dim=-1), weights * pull
     return Flow(*(x.detach() for x in found))
 
-# %% ../../book/82_valori_e_flusso.ipynb #e31a2a56
+# %% ../../book/82_valori_e_flusso.ipynb #f0f5da68
 def flows(
     model: Transformer, twins: Twins
 ) -> list[Flow]:  # gli strati dell'encoder, poi le incrociate del decoder
