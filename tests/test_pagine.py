@@ -52,17 +52,6 @@ def test_formulas_keep_the_spaces_of_tex(visit: Visit) -> None:
     assert prime.evaluate("sign => getComputedStyle(sign).transform") != "none"
 
 
-def test_menus_open_and_close(visit: Visit) -> None:
-    page = visit.page
-    page.goto(f"file://{HTML / '02_attenzione.html'}")
-    button = page.locator('[data-bs-toggle="dropdown"]').first
-    button.click()
-    expect(button).to_have_attribute("aria-expanded", "true")
-    expect(page.locator(".dropdown-menu.show")).to_be_visible()
-    page.keyboard.press("Escape")
-    expect(button).to_have_attribute("aria-expanded", "false")
-
-
 def test_no_page_names_the_folder_it_was_built_in() -> None:
     root = str(HTML.parents[2])
     assert [page.name for page in HTML.rglob("*.html") if root in page.read_text("utf-8")] == []

@@ -172,8 +172,7 @@ def one_program(app: Sphinx, static: Path) -> str:
     scripts = sorted(app.builder._js_files, key=lambda script: script.priority)  # type: ignore[attr-defined]
     constants = [script.attributes.get("body", "") for script in scripts if not script.filename]
     names = [str(script.filename) for script in scripts if script.filename] + list(THEME_SCRIPTS)
-    unique = dict.fromkeys(name for name in names if not LEFT_OUT.search(name))  # Jupyter Book aggiunge i nostri da sé
-    programs = [(static.parent / name).read_text("utf-8") for name in unique]
+    programs = [(static.parent / name).read_text("utf-8") for name in names if not LEFT_OUT.search(name)]
     parts = [body for body in dict.fromkeys(constants) if not LEFT_OUT.search(body)] + programs
     return re.sub(r"//# sourceMappingURL=.*", "", "\n;\n".join(parts))
 
