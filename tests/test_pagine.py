@@ -170,16 +170,17 @@ def test_menus_open(visit: Visit) -> None:
 
 
 def test_buttons_above_open(visit: Visit) -> None:
+    "Un tocco apre, un altro chiude: anche dove non c'è un puntatore da tenervi sopra."
     page = visit.page
     page.goto(f"file://{HTML / '02_attenzione.html'}")
     for name in ("Colab", "Segnala un errore"):
-        entry = page.locator(".article-header-buttons .dropdown-menu a", has_text=name)
-        menu = page.locator(".article-header-buttons .dropdown", has=entry).locator("button")
-        expect(entry).to_be_hidden()
-        menu.click()
-        expect(entry).to_be_visible()
-        menu.click()
-        expect(entry).to_be_hidden()
+        menu = page.locator(".article-header-buttons .dropdown", has=page.locator("a", has_text=name))
+        button = menu.locator("button")
+        button.click()
+        expect(menu.get_by_text(name)).to_be_visible()
+        expect(button).to_have_attribute("aria-expanded", "true")
+        button.click()
+        expect(button).to_have_attribute("aria-expanded", "false")
 
 
 def test_chapter_on_paper(visit: Visit) -> None:
