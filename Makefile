@@ -9,12 +9,10 @@ libro: .venv/pronto
 	$(BIN)/python tools/quaderni.py anticipa
 	$(BIN)/jupyter-book build -W -n --keep-going book
 
-test: .venv/pronto
+test: libro
 	$(BIN)/ruff check
 	$(BIN)/mypy
 	$(BIN)/python tools/quaderni.py verifica
-	$(BIN)/python tools/quaderni.py confronta
-	$(MAKE) libro
 	$(BIN)/pytest -q -n 2
 
 quaderni: .venv/pronto

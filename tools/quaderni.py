@@ -3,12 +3,10 @@
 python tools/quaderni.py esegui [FILE…]      riesegue da capo, salva ed esporta il pacchetto
 python tools/quaderni.py forma [FILE…]       salva in forma canonica senza rieseguire: basta per la sola prosa
 python tools/quaderni.py anticipa [FILE…]    esegue per il libro, due alla volta, quelli il cui codice è cambiato
-python tools/quaderni.py confronta [FILE…]   esce con 1 se rieseguire un quaderno non dà le uscite che vi sono salvate
 python tools/quaderni.py verifica [FILE…]    esce con 1 se un quaderno non è in forma canonica
 """
 
 import argparse
-import difflib
 import hashlib
 import os
 import re
@@ -20,16 +18,12 @@ from pathlib import Path
 
 import nbformat
 import yaml
-from jupyter_cache import get_cache
-from jupyter_cache.cache.db import NbCacheRecord
-from jupyter_cache.executors import load_executor
 from nbformat import NotebookNode
 from tqdm import tqdm
 
 ROOT = Path(__file__).resolve().parent.parent
 BOOK = ROOT / "book"
 CACHE = BOOK / "_build" / ".jupyter_cache"  # quella di jupyter-book
-READ = ("annotated", "models", "book/dati", "book/riferimenti.bib", "bench/risultati", "requirements.txt")
 METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
@@ -90,7 +84,7 @@ def canonical(notebook: NotebookNode) -> NotebookNode:
                 output.metadata = NotebookNode()
             if output.output_type == "execute_result":
                 output.execution_count = count
-        cell.execution_count = count if cell.outputs else None
+        cell.execution_count = count if cell.outputs else None  # nbval rifiuta una cella con uscite e senza numero
     return notebook
 
 
@@ -130,75 +124,33 @@ def execute(paths: list[Path]) -> int:
     return 0
 
 
-def fingerprint() -> str:
-    "Ciò da cui dipende un'esecuzione oltre al codice del quaderno: il pacchetto, i pesi, le misure, le versioni."
-    digest = hashlib.sha256()
-    for name in READ:
-        path = ROOT / name
-        for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
-            if file.is_file() and file.suffix != ".pyc":
-                digest.update(file.read_bytes())
-    return digest.hexdigest()
+def run_for_book(key: int) -> None:
+    from jupyter_cache import get_cache
+    from jupyter_cache.executors import load_executor
 
-
-def mark_of(record: NbCacheRecord) -> Path:
-    "Dove sta scritta l'impronta di ciò che un'esecuzione ha trovato."
-    return CACHE / "executed" / record.hashkey / "impronta"
-
-
-def run_for_book(key: int, mark: str) -> None:
-    cache = get_cache(CACHE)
-    load_executor("local-serial", cache).run_and_cache(filter_pks=[key], timeout=300)
-    if record := cache.get_cached_project_nb(key):
-        mark_of(record).write_text(mark)
+    load_executor("local-serial", get_cache(CACHE)).run_and_cache(filter_pks=[key], timeout=300)
 
 
 def anticipate(paths: list[Path]) -> int:
     "Riempie la cache da cui il libro prende le uscite; un quaderno che fallisce lo dirà la costruzione, con la cella."
-    cache, mark = get_cache(CACHE), fingerprint()
-    keys = {cache.add_nb_to_project(str(path)).pk for path in paths}
-    stale = [record.pk for record in cache.list_unexecuted() if record.pk in keys]
+    from jupyter_cache import get_cache
+
+    cache = get_cache(CACHE)
+    for path in paths:
+        cache.add_nb_to_project(str(path))
+    stale = [record.pk for record in cache.list_unexecuted()]
     with tempfile.TemporaryDirectory() as folder, ProcessPoolExecutor(2) as pool:
         os.environ["IPYTHONDIR"] = folder  # qui i nuclei leggono di tacere un avviso sulla rete locale
         profile = Path(folder) / "profile_default"
         profile.mkdir()
         (profile / "ipython_kernel_config.py").write_text('c.IPKernelApp.log_level = "ERROR"\n')
-        runs = pool.map(run_for_book, stale, [mark] * len(stale))
-        list(tqdm(runs, desc="quaderni eseguiti", total=len(stale), disable=not stale))
+        list(tqdm(pool.map(run_for_book, stale), desc="quaderni eseguiti", total=len(stale), disable=not stale))
     return 0
-
-
-def compare(paths: list[Path]) -> int:
-    """Le uscite salvate sono quelle di un'esecuzione da capo: la stessa da cui nasce il libro.
-
-    Si riesegue soltanto ciò che non è mai stato eseguito così com'è: col codice, il pacchetto e i pesi di adesso.
-    """
-    cache, mark = get_cache(CACHE), fingerprint()
-    for path in paths:
-        record = cache.get_cached_project_nb(cache.add_nb_to_project(str(path)).pk)
-        if record and not (mark_of(record).is_file() and mark_of(record).read_text() == mark):
-            cache.remove_cache(record.pk)
-    anticipate(paths)
-    different = 0
-    for path in paths:
-        saved = path.read_text("utf-8")
-        try:
-            _, executed = cache.merge_match_into_notebook(nbformat.reads(saved, as_version=4))
-        except KeyError:
-            print(path.name, cache.get_project_record(str(path)).traceback, sep="\n", file=sys.stderr)
-            different += 1
-            continue
-        lines = saved.splitlines(), text(canonical(executed)).splitlines()
-        if difference := list(difflib.unified_diff(*lines, path.name, "rieseguito", lineterm="", n=1)):
-            print(*(line[:300] for line in difference), sep="\n", file=sys.stderr)
-            different += 1
-    print(f"uscite confrontate: {len(paths)} quaderni, {different} diversi")
-    return bool(different)
 
 
 def verify(paths: list[Path]) -> int:
     bad = [p.name for p in paths if p.read_text("utf-8") != text(canonical(nbformat.read(p, as_version=4)))]
-    dated = [p.name for p in paths if "<dc:date>" in p.read_text("utf-8")]  # cambierebbe a ogni esecuzione
+    dated = [p.name for p in paths if "<dc:date>" in p.read_text("utf-8")]  # nbval confronterebbe anche la data
     if bad:
         print("non in forma canonica (make quaderni):", ", ".join(bad), file=sys.stderr)
     if dated:
@@ -206,12 +158,12 @@ def verify(paths: list[Path]) -> int:
     return bool(bad or dated)
 
 
-ACTIONS = {"esegui": execute, "forma": reshape, "anticipa": anticipate, "confronta": compare, "verifica": verify}
+ACTIONS = {"esegui": execute, "forma": reshape, "anticipa": anticipate, "verifica": verify}
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("azione", choices=ACTIONS)
     parser.add_argument("file", nargs="*", type=Path)
     arguments = parser.parse_args()
-    chosen = [path.resolve() for path in arguments.file] or sorted(BOOK.glob("*.ipynb"))
+    chosen = arguments.file or sorted(BOOK.glob("*.ipynb"))
     sys.exit(ACTIONS[arguments.azione](chosen))
