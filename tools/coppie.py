@@ -3,8 +3,8 @@
     python tools/coppie.py NOME=CARTELLA…      per esempio: con=models/small-en-it
 
 Di ogni modello: l'accordo sulle coppie del libro e su frasi generate con cornici e coppie di nomi mai viste; lo scarto
-di ogni testa da cinque punti di partenza; gli scambi fra frasi gemelle, strato per strato e posto per posto. Un modello
-già nel file resta com'era, se non lo si nomina.
+di ogni testa da cinque punti di partenza, e nel decoder anche contando gli articoli; gli scambi fra frasi gemelle,
+strato per strato e posto per posto. Un modello già nel file resta com'era, se non lo si nomina.
 """
 
 import json
@@ -82,6 +82,8 @@ def measure(folder: Path) -> dict[str, Any]:
     }
     for start in STARTS:
         found[f"gaps/{start}"] = group_means(gap(noun_masses(model, tokenizer, probes, start), probes), frames).numpy()
+    articled = noun_masses(model, tokenizer, probes, "decoder", articles=True)
+    found["gaps/articoli"] = group_means(gap(articled, probes), frames).numpy()
     if (found["agreement"] > 0).mean() < ASSESSABLE:
         return found  # di un modello che accorda a caso non c'è nulla da scambiare
     pairs = twins(tokenizer, probes)
