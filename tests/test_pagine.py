@@ -247,7 +247,7 @@ def test_figures_follow_the_theme(visit: Visit) -> None:
 def test_small_print_is_readable_on_a_phone(visit: Visit) -> None:
     "Una figura con scritte piccole non si restringe oltre: scorre nella sua cornice, la pagina no."
     page = visit.page
-    page.goto(f"file://{HTML / '20_vedere.html'}")
+    page.goto(f"file://{HTML / '22_teste.html'}")
     wide = page.locator("picture.ampia")
     scrolls = "all => all.map(e => e.scrollWidth > e.clientWidth)"
     assert set(wide.evaluate_all(scrolls)) == {page.evaluate("innerWidth < 500")}

@@ -64,7 +64,7 @@ function shorten(text, width) {
 
 // ---------------------------------------------------------------- pezzi e parole
 
-// Un pezzo che fa parola da sé: punteggiatura (non apostrofo né trattino), oppure speciale, come «</s>».
+// Un pezzo che fa parola da sé: punteggiatura (non apostrofo né trattino), oppure speciale, come la fine di frase.
 function isSymbol(piece) {
   const text = piece.replaceAll(OPENS, "");
   return /^<.*>$/.test(text) || (text !== "" && !/[\p{L}\p{N}'’-]/u.test(text));
