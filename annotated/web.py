@@ -193,7 +193,7 @@ class LiveModel(PageFigure):
         return "traduttore nel browser"
 
 
-# %% ../book/88_nel_browser.ipynb #07163410
+# %% ../book/88_nel_browser.ipynb #00adda9b
 def _live_data(name: str, sentences: Sequence[str], url: str | None) -> dict[str, Any]:
     "Di un modello: dove sono i pesi, quanti byte, e le risposte alle frasi pronte."
     model, tokenizer = load_pretrained(name)
@@ -225,14 +225,10 @@ def live_model(
     """
     names = [name] if isinstance(name, str) else list(name)
     start = {
-        "k": get_args(Kind).index(kind),
-        "l": layer and layer - 1,
-        "heads": [head - 1],
+        "k": get_args(Kind).index(kind), "l": layer and layer - 1, "heads": [head - 1],
         "focus": focus if isinstance(focus, str) else focus - 1,
-        "average": False,
-        "view": "lines",
-        "words": False,
-    }
+        "average": False, "view": "lines", "words": False,
+    }  # fmt: skip
     models = [_live_data(one, sentences, url) for one in names]
     data = {"anchor": anchor, "colors": HEAD_COLORS, "swap": SWAP, "start": start}
     # chi costruisce il libro legge da qui quali pesi scrivere
