@@ -16,7 +16,7 @@ from playwright.sync_api import expect
 
 HTML = Path(__file__).resolve().parent.parent / "book" / "_build" / "html"
 BASE = yaml.safe_load((HTML.parent.parent / "_config.yml").read_text("utf-8"))["html"]["baseurl"]
-OTHERS = ("404.html", "genindex.html", "search.html")  # la 404 vive soltanto servita: test_pubblicazione.py
+OTHERS = ("404.html", "genindex.html", "index.html", "search.html")  # la 404 vive soltanto servita, index rinvia
 PAGES = sorted(path.name for path in HTML.glob("*.html") if path.name not in OTHERS)
 COLUMN = 110  # i segni di codice che stanno in una riga a 1280 pixel, con i caratteri comuni più larghi
 CUT = """limit => [...document.querySelectorAll('article pre')].filter(pre =>
@@ -55,6 +55,11 @@ def test_formulas_keep_the_spaces_of_tex(visit: Visit) -> None:
 def test_no_page_names_the_folder_it_was_built_in() -> None:
     root = str(HTML.parents[2])
     assert [page.name for page in HTML.rglob("*.html") if root in page.read_text("utf-8")] == []
+
+
+def test_the_root_leads_to_the_introduction(visit: Visit) -> None:
+    visit.page.goto(f"file://{HTML / 'index.html'}")
+    visit.page.wait_for_url("**/intro.html")
 
 
 @pytest.mark.parametrize("name", PAGES)
