@@ -20,7 +20,7 @@ from .common import PAD, AnnotatedError
 from .data import Batch
 from .transformer import Transformer
 
-# %% ../book/14_passo.ipynb #1d6ad49f
+# %% ../book/14_passo.ipynb #9c72bab7
 class _VocabularyLoss(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -39,7 +39,7 @@ class _VocabularyLoss(torch.autograd.Function):
             grad = log_probs.exp_().sub_(smoothing / V)  # q − p, una volta tolto anche il bersaglio
             grad.scatter_add_(1, target, torch.full_like(target, smoothing - 1, dtype=grad.dtype))
             grad = grad.mul_(real * scale).to(piece.dtype)
-            slot.copy_(grad @ weight)
+            torch.mm(grad, weight, out=slot)
             grad_weight += grad.T @ piece
         ctx.save_for_backward(grad_x, grad_weight)
         return loss
@@ -48,7 +48,7 @@ class _VocabularyLoss(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         grad_x, grad_weight = ctx.saved_tensors
-        return grad_x * grad, grad_weight * grad, None, None, None, None
+        return grad_x.mul_(grad), grad_weight.mul_(grad), None, None, None, None
 
 # %% ../book/14_passo.ipynb #9dd4cab4
 def vocabulary_loss(

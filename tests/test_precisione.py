@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from annotated import AnnotatedError, Config, Transformer, cli
 from annotated.data import Batch
 from annotated.engine import Objective, new_scaler, train_step, vocabulary_loss
+from annotated.layers import Dropout
 from annotated.optim import make_optimizer
 from annotated.training import TrainingConfig, on_device, train, validation_loss
 
@@ -86,6 +87,36 @@ def test_validation_in_the_same_precision(setting: Setting) -> None:
     model = Transformer(Config(tokenizer.vocab_size, **SHAPE))
     exact, *rounded = (validation_loss(model, validation, 512, precision) for precision in ("fp32", "bf16", "fp16"))
     assert all(r == pytest.approx(exact, abs=0.02) and r != exact for r in rounded)
+
+
+@pytest.mark.parametrize("p", [0.1, 0.3, 0.9])
+def test_dropout_in_sixteen_bits_is_dropout(p: float) -> None:
+    "Stessi valori, media e varianza di `nn.Dropout`; sorteggi indipendenti, e gli stessi con lo stesso seme."
+    x = torch.ones(999, 1001, dtype=torch.bfloat16, requires_grad=True)
+    torch.manual_seed(0)
+    theirs, ours = torch.nn.Dropout(p)(x), Dropout(p)(x)
+    assert torch.equal(theirs.unique(), ours.unique())
+    a, b = (y.detach().float().flatten() for y in (theirs, ours))
+    assert (b == 0).float().mean() == pytest.approx(p, abs=0.002)
+    torch.testing.assert_close(b.mean(), a.mean(), rtol=0, atol=0.005 / (1 - p))
+    torch.testing.assert_close(b.var(), a.var(), rtol=0.01, atol=0)
+    for step in (1, 2, 3, 4, 1001):
+        assert torch.corrcoef(torch.stack((b[:-step], b[step:])))[0, 1].abs() < 0.005
+    assert torch.equal(*torch.autograd.grad(ours.sum(), x), ours)
+    torch.manual_seed(0)
+    assert torch.equal(torch.nn.Dropout(p)(x), theirs) and torch.equal(Dropout(p)(x), ours)
+
+
+ELSEWHERE = [(0.1, True, torch.float32), *((p, t, torch.bfloat16) for p, t in ((0.1, False), (0.0, True), (1.0, True)))]
+
+
+@pytest.mark.parametrize(("p", "training", "dtype"), ELSEWHERE)
+def test_elsewhere_dropout_is_that_of_pytorch(p: float, training: bool, dtype: torch.dtype) -> None:
+    x, found = torch.randn(50, 7, dtype=dtype), []
+    for kind in (torch.nn.Dropout, Dropout):
+        torch.manual_seed(0)
+        found.append(kind(p).train(training)(x))
+    assert torch.equal(*found)
 
 
 class NoReading(TorchDispatchMode):
