@@ -255,6 +255,20 @@ def test_figures_follow_the_theme(visit: Visit) -> None:
     assert len(names) > 100 and not [name for name in names if sheet.search((HTML / name).read_text("utf-8"))]
 
 
+def test_charts_follow_the_theme(visit: Visit) -> None:
+    page = visit.page
+    page.goto(f"file://{HTML / '01_knn.html'}")
+    page.evaluate("document.documentElement.dataset.theme = 'dark'")
+    chart = page.locator(".vega-lite").first
+    colours = "c => ['svg', 'text', '[stroke=\"#0072B2\"]'].map(s => getComputedStyle(c.querySelector(s)))"
+    seen = f"c => (([ground, ink, line]) => [ground.backgroundColor, ink.fill, line.stroke])(({colours})(c))"
+    expected = ["rgba(0, 0, 0, 0)", "rgb(213, 218, 225)", "rgb(95, 176, 232)"]
+    assert chart.evaluate(seen) == expected  # il disegno fermo
+    chart.scroll_into_view_if_needed()
+    expect(chart).to_have_class(re.compile("vega-embed"), timeout=20_000)
+    assert chart.evaluate(seen) == expected
+
+
 def test_small_print_is_readable_on_a_phone(visit: Visit) -> None:
     "Una figura con scritte piccole non si restringe oltre: scorre nella sua cornice, la pagina no."
     page = visit.page
