@@ -62,6 +62,20 @@ def test_the_root_leads_to_the_introduction(visit: Visit) -> None:
     visit.page.wait_for_url("**/intro.html")
 
 
+def test_introduction_opens_where_the_adjective_is_written(visit: Visit) -> None:
+    "La testa scelta guarda l'aggettivo inglese, e se cambia la frase guarda l'altro."
+    page = visit.page
+    page.goto(f"file://{HTML / 'intro.html'}")
+    looked = page.get_by_role("group", name="L'inglese, in pezzi").locator("button:has(small)")
+    share = "all => all.map(b => [b.firstChild.data, parseInt(b.querySelector('small').textContent)])"
+    expect(looked.filter(has_text="·ired")).to_have_count(1)
+    tired = dict(looked.evaluate_all(share))
+    assert tired["t"] + tired["·ired"] > 50
+    page.get_by_role("button", name="Metti wide al posto di tired").click()
+    expect(looked.filter(has_text="wide")).to_have_count(1)
+    assert dict(looked.evaluate_all(share))["wide"] > 50
+
+
 @pytest.mark.parametrize("name", PAGES)
 def test_page(visit: Visit, name: str) -> None:
     page = visit.page
