@@ -14,9 +14,9 @@ from .tokenizer import Tokenizer
 from .training import TrainingConfig, train
 from .transformer import Config, Transformer, attention_weights
 
-# %% ../book/97_pacchetto.ipynb #d66b8996
+# %% ../book/97_pacchetto.ipynb #1abbbdd4
 __version__ = "0.1.0"
 __all__ = [
-    "AnnotatedError", "Config", "Tokenizer", "TrainingConfig", "Transformer", "Translator", "attention_weights", "beam_search",
-    "evaluate", "load_pretrained", "train", "translate",
+    "AnnotatedError", "Config", "Tokenizer", "TrainingConfig", "Transformer", "Translator",
+    "attention_weights", "beam_search", "evaluate", "load_pretrained", "train", "translate",
 ]  # fmt: skip

@@ -24,12 +24,13 @@ from .common import AnnotatedError, atomic_write, open_input
 from .tokenizer import Tokenizer
 from .transformer import Config, Transformer
 
-# %% ../book/81_salvare.ipynb #a62416a0
+# %% ../book/81_salvare.ipynb #bbfda2b4
 def save_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, Any]) -> None:
     "Scrive i tensori in un file safetensors, per intero o per niente; i metadati come JSON."
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     with atomic_write(path) as file:
-        file.write(safetensors.torch.save(tensors, {key: json.dumps(value) for key, value in metadata.items()}))
+        written = {key: json.dumps(value) for key, value in metadata.items()}
+        file.write(safetensors.torch.save(tensors, written))
 
 # %% ../book/81_salvare.ipynb #d0f6c0a6
 def _save_description(folder: Path, model: Transformer, tokenizer: Tokenizer) -> None:
@@ -44,22 +45,26 @@ def save_model(folder: str | Path, model: Transformer, tokenizer: Tokenizer) -> 
     _save_description(folder, model, tokenizer)
     save_tensors(folder / "model.safetensors", model.state_dict(), {"vocabulary": tokenizer.fingerprint})
 
-# %% ../book/81_salvare.ipynb #d6ae532c
+# %% ../book/81_salvare.ipynb #999ace63
 @contextmanager
 def _opened(path: Path, tokenizer: Tokenizer) -> Iterator[tuple[safe_open, dict[str, Any]]]:
-    "Un file di tensori, di cui si è letta la sola intestazione, e i suoi metadati; `AnnotatedError` se è guasto."
+    "Un file di tensori, di cui si è letta la sola intestazione, e i metadati; `AnnotatedError` se è guasto."
     try:
         with open_input(path), safe_open(path, framework="pt") as file:
             metadata = {key: json.loads(value) for key, value in (file.metadata() or {}).items()}
             if metadata.get("vocabulary") != tokenizer.fingerprint:
-                raise AnnotatedError(f"{path}: checkpoint di un altro vocabolario. Rimetti il suo tokenizer.model.")
+                raise AnnotatedError(
+                    f"{path}: checkpoint di un altro vocabolario. Rimetti il suo tokenizer.model."
+                )
             yield file, metadata
     except (SafetensorError, ValueError, RecursionError) as error:
-        raise AnnotatedError(f"{path}: checkpoint troncato o rovinato. Copialo di nuovo o riaddestra.") from error
+        raise AnnotatedError(
+            f"{path}: checkpoint troncato o rovinato. Copialo di nuovo o riaddestra."
+        ) from error
 
 
 def load_tensors(path: Path, tokenizer: Tokenizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    "I tensori e i metadati scritti da `save_tensors`; `AnnotatedError` se il file è guasto o di un altro vocabolario."
+    "I tensori e i metadati di `save_tensors`; `AnnotatedError` se è guasto o di un altro vocabolario."
     with _opened(path, tokenizer) as (file, metadata):
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     if not all(tensor.isfinite().all() for tensor in tensors.values()):
@@ -72,9 +77,11 @@ def restore(module: nn.Module, tensors: dict[str, Tensor], path: Path) -> None:
     try:
         module.load_state_dict(tensors)
     except RuntimeError as error:
-        raise AnnotatedError(f"{path}: i pesi non hanno la forma detta in config.json: è un altro modello.") from error
+        raise AnnotatedError(
+            f"{path}: i pesi non hanno la forma detta in config.json: è un altro modello."
+        ) from error
 
-# %% ../book/81_salvare.ipynb #1474e904
+# %% ../book/81_salvare.ipynb #d7de91fb
 def _load_weights(folder: Path, tokenizer: Tokenizer, config: Config) -> dict[str, Tensor]:
     single, parts = folder / "model.safetensors", sorted(folder.glob("model-*-of-*.safetensors"))
     paths = [single] if single.exists() or not parts else parts
@@ -86,11 +93,15 @@ def _load_weights(folder: Path, tokenizer: Tokenizer, config: Config) -> dict[st
             kinds |= {piece.get_dtype() for piece in slices}
             numbers += sum(math.prod(piece.get_shape()) for piece in slices)
     if paths == parts and labels != [(len(parts), labels[0][1])] * len(parts):
-        raise AnnotatedError(f"{folder}: le parti dei pesi non sono tutte, o non vanno insieme. Copiale di nuovo tutte.")
+        raise AnnotatedError(
+            f"{folder}: le parti dei pesi non sono tutte, o non vanno insieme. Copiale di nuovo tutte."
+        )
     if numbers != config.parameters:
         raise AnnotatedError(f"{folder}: i pesi non hanno la forma detta in config.json: è un altro modello.")
     if not kinds <= {"F64", "F32", "F16", "BF16"}:
-        raise AnnotatedError(f"{folder}: i pesi sono di tipo {', '.join(sorted(kinds))}. Servono numeri con la virgola.")
+        raise AnnotatedError(
+            f"{folder}: i pesi sono di tipo {', '.join(sorted(kinds))}. Servono numeri con la virgola."
+        )
     return {name: tensor for path in paths for name, tensor in load_tensors(path, tokenizer)[0].items()}
 
 # %% ../book/81_salvare.ipynb #6d6a155f
@@ -110,13 +121,14 @@ def _load_config(folder: Path) -> Config:
     except (ValueError, TypeError, RecursionError) as error:
         raise AnnotatedError(f"{path}: non descrive un modello. Copialo di nuovo.") from error
 
-# %% ../book/81_salvare.ipynb #097351d5
+# %% ../book/81_salvare.ipynb #21d0341c
 def load_model(
     folder: str | Path, device: str | torch.device = "cpu"
 ) -> tuple[Transformer, Tokenizer]:  # il modello, pronto a tradurre, e il suo vocabolario
     """Legge ciò che `save_model` o `publish_model` ha scritto, in float32.
 
-    `AnnotatedError` se manca qualcosa, se un file è rovinato o se i file non vanno insieme: prima di costruire il modello.
+    `AnnotatedError`, prima di costruire il modello, se manca qualcosa, se un file è rovinato o se i file non
+    vanno insieme.
     """
     folder = Path(folder)
     config, tokenizer = _load_config(folder), Tokenizer.load(folder / "tokenizer.model")
@@ -153,20 +165,21 @@ def publish_model(
         name = "model.safetensors" if len(parts) == 1 else f"model-{i}-of-{len(parts)}.safetensors"
         save_tensors(folder / name, tensors, metadata)
 
-# %% ../book/81_salvare.ipynb #f0baee45
+# %% ../book/81_salvare.ipynb #76731bef
 def save_state(
     path: Path, model: Transformer, optimizer: torch.optim.Optimizer, tokenizer: Tokenizer, **progress: Any
 ) -> None:
-    "Scrive in un solo file tutto ciò che serve a riprendere: pesi, medie di Adam, stato del generatore casuale."
+    "Scrive in un file solo tutto ciò che serve a riprendere: pesi, medie di Adam, generatore casuale."
     tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
     for i, averages in optimizer.state_dict()["state"].items():
         tensors |= {f"adam.{i}.{name}": tensor for name, tensor in averages.items()}
     tensors["random"] = torch.get_rng_state()
     if torch.cuda.is_available():
         tensors["random_cuda"] = torch.cuda.get_rng_state()
-    save_tensors(path, tensors, {"vocabulary": tokenizer.fingerprint, "config": asdict(model.config), **progress})
+    origin = {"vocabulary": tokenizer.fingerprint, "config": asdict(model.config)}
+    save_tensors(path, tensors, {**origin, **progress})
 
-# %% ../book/81_salvare.ipynb #6b93a01c
+# %% ../book/81_salvare.ipynb #23160e34
 def load_state(
     path: Path, model: Transformer, optimizer: torch.optim.Optimizer, tokenizer: Tokenizer
 ) -> dict[str, Any]:  # ciò che era in `progress`
@@ -180,7 +193,9 @@ def load_state(
         optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
         torch.set_rng_state(tensors["random"])
     except (ValueError, KeyError, TypeError, RuntimeError) as error:
-        raise AnnotatedError(f"{path}: stato rovinato. Copialo di nuovo o ricomincia in un'altra cartella.") from error
+        raise AnnotatedError(
+            f"{path}: stato rovinato. Copialo di nuovo o ricomincia in un'altra cartella."
+        ) from error
     if torch.cuda.is_available() and "random_cuda" in tensors:
         torch.cuda.set_rng_state(tensors["random_cuda"])
     return metadata

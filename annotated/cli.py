@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['PRETRAINED', 'RECIPES', 'Recipe', 'make_parser', 'main']
 
-# %% ../book/90_riga_di_comando.ipynb #498b67a9
+# %% ../book/90_riga_di_comando.ipynb #dbeedc2f
 import argparse
 import json
 import math
@@ -29,7 +29,8 @@ from filelock import FileLock
 
 from .common import AnnotatedError, atomic_write, number, one_line, open_input, reason
 from .corpora import CORPORA, download, prepare
-from .data import Corpus, Pair, check_sources, digest, decode_lines, encode_pairs, find_data, load_corpus, read_lines, read_pairs
+from .data import Corpus, Pair, check_sources, digest, decode_lines, encode_pairs
+from .data import find_data, load_corpus, read_lines, read_pairs
 from .decoding import PRECISIONS, encode_sources, translate, with_precision
 from .engine import DTYPES
 from .evaluation import evaluate
@@ -66,7 +67,7 @@ RECIPES = {
     "init": Recipe(TrainingConfig(max_steps=1000, warmup=200, factor=0.07, valid_every=100)),
 }
 
-# %% ../book/90_riga_di_comando.ipynb #7613b3f2
+# %% ../book/90_riga_di_comando.ipynb #0015e56f
 def _say(message: str) -> None:
     if os.environ.get("RANK", "0") == "0":  # con più processi parla uno solo
         print(one_line(message), file=sys.stderr, flush=True)
@@ -77,7 +78,9 @@ def _device(name: str) -> torch.device:
         x = torch.zeros(1, device=name)
         x.tolist()  # «meta» fa tensori senza numeri
     except (RuntimeError, AssertionError, ImportError) as error:
-        raise AnnotatedError(f"--device {name}: non disponibile su questa macchina. Usa --device cpu.") from error
+        raise AnnotatedError(
+            f"--device {name}: non disponibile su questa macchina. Usa --device cpu."
+        ) from error
     if x.device.type == "cuda":
         torch.set_float32_matmul_precision("high")
     return x.device
@@ -125,7 +128,7 @@ def _precision(asked: str | None, device: torch.device) -> str:
         return asked or "fp32"
     return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp16"
 
-# %% ../book/90_riga_di_comando.ipynb #e79684fc
+# %% ../book/90_riga_di_comando.ipynb #172e57c0
 def _microlingua_pairs(n: int, seed: int = 0, held_out: bool = False) -> list[Pair]:
     return [Pair(example.en, example.it) for example in generate(n, seed, held_out)]
 
@@ -137,17 +140,20 @@ def _vocabulary(args: argparse.Namespace, folder: Path, sentences: Iterator[str]
     return Tokenizer.train(sentences, args.vocab_size, seed=args.seed)
 
 
-def _corpus_vocabulary(args: argparse.Namespace, folder: Path, files: list[Path], repeat: dict[str, float]) -> Tokenizer:
+def _corpus_vocabulary(
+    args: argparse.Namespace, folder: Path, files: list[Path], repeat: dict[str, float]
+) -> Tokenizer:
     "Come `_vocabulary`, ma ciò che ha imparato da questi file lo tiene da parte per la prossima volta."
     path = folder / "data" / f"{digest(files, args.vocab_size, args.seed, sorted(repeat.items()))}.model"
     if path.exists():
         return Tokenizer.load(path)
     check_sources(files, repeat)
-    tokenizer = _vocabulary(args, folder, (s for file in files for pair in read_pairs(file, repeat) for s in pair))
+    sentences = (sentence for file in files for pair in read_pairs(file, repeat) for sentence in pair)
+    tokenizer = _vocabulary(args, folder, sentences)
     tokenizer.save(path)
     return tokenizer
 
-# %% ../book/90_riga_di_comando.ipynb #8ac03151
+# %% ../book/90_riga_di_comando.ipynb #ec414505
 def _corpora(
     args: argparse.Namespace, folder: Path, tokenizer: Tokenizer | None, max_len: int
 ) -> tuple[Tokenizer, Corpus, Corpus]:  # vocabolario, addestramento, validazione
@@ -155,7 +161,8 @@ def _corpora(
         examples = _microlingua_pairs(200_000)
         known = {pair.source for pair in examples}
         unseen = [pair for pair in _microlingua_pairs(600, seed=1) if pair.source not in known][:500]
-        tokenizer = tokenizer or _vocabulary(args, folder, (sentence for pair in examples for sentence in pair))
+        sentences = (sentence for pair in examples for sentence in pair)
+        tokenizer = tokenizer or _vocabulary(args, folder, sentences)
         return tokenizer, encode_pairs(examples, tokenizer, max_len), encode_pairs(unseen, tokenizer, max_len)
     data, repeat = find_data(args.data), dict(args.repeat)
     deque(read_pairs(data.valid), maxlen=0)  # un file sbagliato si rifiuta prima di cominciare
@@ -164,12 +171,13 @@ def _corpora(
     validation = load_corpus([data.valid], tokenizer, max_len, folder / "data")
     for name, corpus in (("addestramento", training), ("validazione", validation)):
         if not len(corpus):
-            raise AnnotatedError(f"{args.data}: nessuna coppia di {name} entra in {max_len} pezzi. Dividi le frasi.")
+            told = f"nessuna coppia di {name} entra in {max_len} pezzi"
+            raise AnnotatedError(f"{args.data}: {told}. Dividi le frasi.")
         if corpus.skipped:
             _say(f"{name}: scartate {number(corpus.skipped)} coppie più lunghe di {max_len} pezzi")
     return tokenizer, training, validation
 
-# %% ../book/90_riga_di_comando.ipynb #698de3bc
+# %% ../book/90_riga_di_comando.ipynb #658242dd
 @contextmanager
 def _processes(device: torch.device) -> Iterator[torch.device]:
     "Il dispositivo di questo processo; sotto `torchrun` mette i processi in comunicazione."
@@ -179,14 +187,16 @@ def _processes(device: torch.device) -> Iterator[torch.device]:
     if device.type == "cuda":
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(device)
-    dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo", timeout=timedelta(hours=1))
+    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+    dist.init_process_group(backend, timeout=timedelta(hours=1))
     try:
         yield device
     finally:
         dist.destroy_process_group()
 
-# %% ../book/90_riga_di_comando.ipynb #d44b2a94
-_OPTIONS: dict[str, Any] = RECIPES["corpus"].defaults() | {  # ciò che decide un addestramento, con un valore d'esempio
+# %% ../book/90_riga_di_comando.ipynb #b5c4a89b
+# ciò che decide un addestramento, con un valore d'esempio
+_OPTIONS: dict[str, Any] = RECIPES["corpus"].defaults() | {
     "config": "", "data": "", "init": "", "seed": 1, "repeat": [("", 1.0)], "patience": 1, "dropout": 0.1,
     "norm_first": True, "precision": "", "compiled": True,
 }  # fmt: skip
@@ -218,40 +228,47 @@ def _saved_options(path: Path) -> dict[str, Any]:
             saved = json.loads(file.read())
     except (ValueError, RecursionError):
         saved = None
-    if not isinstance(saved, dict) or not all(n in _OPTIONS and _like(v, _OPTIONS[n]) for n, v in saved.items()):
+    if not isinstance(saved, dict) or not all(
+        n in _OPTIONS and _like(v, _OPTIONS[n]) for n, v in saved.items()
+    ):
         raise AnnotatedError(f"{path}: non è un file di opzioni. Cancellalo e ridai le opzioni a --resume.")
     return saved
 
-# %% ../book/90_riga_di_comando.ipynb #bac3f072
+# %% ../book/90_riga_di_comando.ipynb #63ff46da
 def _completed(args: argparse.Namespace, folder: Path) -> argparse.Namespace:
     "Le opzioni date; poi, per chi riprende, quelle con cui si era cominciato; poi le predefinite."
     given = _chosen(args)
     saved = _saved_options(folder / "options.json") if args.resume else {}
     changed = sorted(name for name in saved.keys() & given.keys() if saved[name] != given[name])
     if changed:
-        _say(f"{folder}: riprendo con altre opzioni: {', '.join(f'{n} = {given[n]}, era {saved[n]}' for n in changed)}")
+        told = ", ".join(f"{name} = {given[name]}, era {saved[name]}" for name in changed)
+        _say(f"{folder}: riprendo con altre opzioni: {told}")
     chosen = saved | given
     if "init" in chosen and (extra := {"config", "vocab_size", "norm_first"} & given.keys()):
         names = ", ".join(f"--{name.replace('_', '-')}" for name in sorted(extra))
-        raise AnnotatedError(f"--init: forma e vocabolario sono quelli del modello da cui si parte. Togli {names}.")
+        raise AnnotatedError(
+            f"--init: forma e vocabolario sono quelli del modello da cui si parte. Togli {names}."
+        )
     recipe = RECIPES["init" if "init" in chosen else "corpus" if "data" in chosen else "microlingua"]
     known: dict[str, Any] = {"config": "mini", "seed": 1, "repeat": []} | recipe.defaults() | saved
     if "data" in saved:
         known["data"] = Path(saved["data"])
-    return argparse.Namespace(**vars(args) | {n: value for n, value in known.items() if getattr(args, n) is None})
+    missing = {name: value for name, value in known.items() if getattr(args, name) is None}
+    return argparse.Namespace(**vars(args) | missing)
 
 
 def _save_options(args: argparse.Namespace, folder: Path) -> None:
     with atomic_write(folder / "options.json") as file:
         file.write(json.dumps(_chosen(args), indent=1).encode())
 
-# %% ../book/90_riga_di_comando.ipynb #53a20274
+# %% ../book/90_riga_di_comando.ipynb #f66ce5fb
 def _new_model(args: argparse.Namespace, tokenizer: Tokenizer, start: Transformer | None) -> Transformer:
     "Il modello da addestrare: nuovo, oppure una copia di `start` con il dropout chiesto."
     torch.manual_seed(args.seed)
     changes = {} if args.dropout is None else {"dropout": args.dropout}
     if start is None:
-        return Transformer(Config.preset(args.config, tokenizer.vocab_size, norm_first=bool(args.norm_first), **changes))
+        changes["norm_first"] = bool(args.norm_first)
+        return Transformer(Config.preset(args.config, tokenizer.vocab_size, **changes))
     model = Transformer(replace(start.config, **changes))
     model.load_state_dict(start.state_dict())
     return model
@@ -259,7 +276,8 @@ def _new_model(args: argparse.Namespace, tokenizer: Tokenizer, start: Transforme
 
 def _training_config(args: argparse.Namespace, device: torch.device) -> TrainingConfig:
     options = {field.name: getattr(args, field.name) for field in fields(TrainingConfig)}
-    return TrainingConfig(**options | {"precision": _precision(args.precision, device), "compiled": bool(args.compiled)})
+    options |= {"precision": _precision(args.precision, device), "compiled": bool(args.compiled)}
+    return TrainingConfig(**options)
 
 # %% ../book/90_riga_di_comando.ipynb #85280eec
 def _train(args: argparse.Namespace) -> None:
@@ -302,7 +320,7 @@ def _measure_unseen(folder: Path, device: torch.device) -> None:
     scores = evaluate(hypotheses, [pair.target for pair in unseen])
     _say(f"coppie di nomi mai viste insieme: {number(scores.exact, '.1%')} di frasi tradotte esattamente")
 
-# %% ../book/90_riga_di_comando.ipynb #1e0d92c5
+# %% ../book/90_riga_di_comando.ipynb #3073bd98
 def _usual(name: str) -> str:
     toy, corpus = (RECIPES[kind].defaults()[name] for kind in ("microlingua", "corpus"))
     return f" (predefinito: {toy}; con --data {corpus})"
@@ -315,28 +333,35 @@ def _add_device(p: argparse.ArgumentParser) -> None:
 
 def _add_train(commands: Any) -> None:
     p = commands.add_parser("train", help="addestra un modello")
-    p.add_argument("--data", type=Path, metavar="CARTELLA", help="train*.tsv e valid.tsv; senza, la microlingua")
-    p.add_argument("--config", metavar="NOME", help=f"{', '.join(PRESETS)} (predefinito: mini)")
-    p.add_argument("--out", type=Path, metavar="CARTELLA", help="dove scrivere (predefinita: runs/NOME)")
-    p.add_argument("--init", type=_model_name, metavar="MODELLO", help="parte dai pesi e dal vocabolario di un modello (nome o cartella)")
-    p.add_argument("--resume", action="store_true", help="riprende l'addestramento in --out, con le sue opzioni")
-    p.add_argument("--norm-first", action="store_true", default=None, help="Pre-LN invece di Post-LN")
-    p.add_argument("--vocab-size", type=_positive, metavar="V", help="pezzi del vocabolario" + _usual("vocab_size"))
-    p.add_argument("--max-steps", type=_positive, metavar="N", help="passi di addestramento" + _usual("max_steps"))
-    p.add_argument("--max-tokens", type=_positive, metavar="N", help="pezzi per lotto" + _usual("max_tokens"))
-    p.add_argument("--warmup", type=_positive, metavar="N", help="passi di salita del learning rate" + _usual("warmup"))
-    p.add_argument("--factor", type=_rate, metavar="X", help="moltiplica il learning rate" + _usual("factor"))
-    p.add_argument("--dropout", type=_share, metavar="P", help="quota di uscite azzerate (predefinita: della forma)")
-    p.add_argument("--smoothing", type=_share, metavar="E", help="label smoothing")
-    p.add_argument("--valid-every", type=_positive, metavar="N", help="passi fra due validazioni" + _usual("valid_every"))
-    p.add_argument("--average", type=_positive, metavar="N", help="il modello è la media degli ultimi N checkpoint" + _usual("average"))
-    p.add_argument("--patience", type=_positive, metavar="N", help="si ferma dopo N validazioni senza migliorare")
-    p.add_argument("--minutes", type=_rate, metavar="M", help="dopo tanti minuti misura, salva e si ferma: poi si riprende con --resume")
-    p.add_argument("--repeat", type=_repetition, action="append", metavar="FONTE=N", help="usa una fonte N volte; 0 = mai, 0.5 = una coppia sì e una no")
-    p.add_argument("--precision", choices=list(DTYPES), help="dei prodotti di matrici (predefinita: la più rapida che c'è)")
-    p.add_argument("--compile", dest="compiled", action="store_true", default=None, help="usa torch.compile")
-    p.add_argument("--tensorboard", action="store_true", help="scrive il diario anche per TensorBoard")
-    p.add_argument("--seed", type=int, metavar="N", help="seme dei numeri casuali (predefinito: 1)")
+    add = p.add_argument
+    add("--data", type=Path, metavar="CARTELLA", help="train*.tsv e valid.tsv; senza, la microlingua")
+    add("--config", metavar="NOME", help=f"{', '.join(PRESETS)} (predefinito: mini)")
+    add("--out", type=Path, metavar="CARTELLA", help="dove scrivere (predefinita: runs/NOME)")
+    start = "parte dai pesi e dal vocabolario di un modello (nome o cartella)"
+    add("--init", type=_model_name, metavar="MODELLO", help=start)
+    add("--resume", action="store_true", help="riprende l'addestramento in --out, con le sue opzioni")
+    add("--norm-first", action="store_true", default=None, help="Pre-LN invece di Post-LN")
+    add("--vocab-size", type=_positive, metavar="V", help="pezzi del vocabolario" + _usual("vocab_size"))
+    add("--max-steps", type=_positive, metavar="N", help="passi di addestramento" + _usual("max_steps"))
+    add("--max-tokens", type=_positive, metavar="N", help="pezzi per lotto" + _usual("max_tokens"))
+    add("--warmup", type=_positive, metavar="N", help="passi di salita del learning rate" + _usual("warmup"))
+    add("--factor", type=_rate, metavar="X", help="moltiplica il learning rate" + _usual("factor"))
+    add("--dropout", type=_share, metavar="P", help="quota di uscite azzerate (predefinita: della forma)")
+    add("--smoothing", type=_share, metavar="E", help="label smoothing")
+    between = "passi fra due validazioni" + _usual("valid_every")
+    add("--valid-every", type=_positive, metavar="N", help=between)
+    mean = "il modello è la media degli ultimi N checkpoint"
+    add("--average", type=_positive, metavar="N", help=mean + _usual("average"))
+    add("--patience", type=_positive, metavar="N", help="si ferma dopo N validazioni senza migliorare")
+    rest = "dopo tanti minuti misura, salva e si ferma: poi si riprende con --resume"
+    add("--minutes", type=_rate, metavar="M", help=rest)
+    times = "usa una fonte N volte; 0 = mai, 0.5 = una coppia sì e una no"
+    add("--repeat", type=_repetition, action="append", metavar="FONTE=N", help=times)
+    fastest = "dei prodotti di matrici (predefinita: la più rapida che c'è)"
+    add("--precision", choices=list(DTYPES), help=fastest)
+    add("--compile", dest="compiled", action="store_true", default=None, help="usa torch.compile")
+    add("--tensorboard", action="store_true", help="scrive il diario anche per TensorBoard")
+    add("--seed", type=int, metavar="N", help="seme dei numeri casuali (predefinito: 1)")
     p.set_defaults(run=_train)
     _add_device(p)
 
@@ -355,7 +380,7 @@ def _chunks(lines: Iterator[str], size: int = 1000) -> Iterator[tuple[int, list[
         yield first, chunk
         first += len(chunk)
 
-# %% ../book/90_riga_di_comando.ipynb #61407f9c
+# %% ../book/90_riga_di_comando.ipynb #0ed49f33
 def _sentences(args: argparse.Namespace) -> tuple[str, Iterator[str]]:
     "Da dove vengono le frasi da tradurre, e le frasi."
     if args.text is not None:
@@ -374,8 +399,8 @@ def _translate(args: argparse.Namespace) -> None:
         raise AnnotatedError(f"{args.output}: è una cartella. Aggiungi il nome del file.")
     model, tokenizer = _model(args)
     origin, sentences = _sentences(args)
-    if args.input:
-        for first, chunk in _chunks(read_lines(args.input)):  # un file sbagliato si rifiuta prima di cominciare
+    if args.input:  # un file sbagliato si rifiuta prima di cominciare
+        for first, chunk in _chunks(read_lines(args.input)):
             encode_sources(tokenizer, chunk, model.config.max_len, origin, first)
 
     def translations() -> Iterator[str]:
@@ -392,40 +417,46 @@ def _translate(args: argparse.Namespace) -> None:
         for text in translations():
             print(text, flush=True)
 
-# %% ../book/90_riga_di_comando.ipynb #bfe40ced
+# %% ../book/90_riga_di_comando.ipynb #27c5adc2
 def _add_decoding(p: argparse.ArgumentParser) -> None:
     "Le opzioni di chi traduce."
-    p.add_argument("--model", default=PRETRAINED, metavar="NOME", help=f"cartella o nome (predefinito: {PRETRAINED})")
-    p.add_argument("--beam", type=_positive, default=4, metavar="K", help="ipotesi della beam search; 1 = greedy")
-    p.add_argument("--alpha", type=float, default=0.6, metavar="X", help="normalizzazione della lunghezza")
-    p.add_argument("--precision", choices=PRECISIONS, help="dei pesi (predefinita: la più rapida che c'è senza perdere nulla)")
-    p.add_argument("--max-tokens", type=_positive, default=4096, metavar="N", help="pezzi che si traducono insieme")
+    add = p.add_argument
+    add("--model", default=PRETRAINED, metavar="NOME", help=f"cartella o nome (predefinito: {PRETRAINED})")
+    add("--beam", type=_positive, default=4, metavar="K", help="ipotesi della beam search; 1 = greedy")
+    add("--alpha", type=float, default=0.6, metavar="X", help="normalizzazione della lunghezza")
+    fastest = "dei pesi (predefinita: la più rapida che c'è senza perdere nulla)"
+    add("--precision", choices=PRECISIONS, help=fastest)
+    add("--max-tokens", type=_positive, default=4096, metavar="N", help="pezzi che si traducono insieme")
     _add_device(p)
 
 
 def _add_translate(commands: Any) -> None:
     p = commands.add_parser("translate", help="traduce una frase, un file o lo standard input")
-    p.add_argument("text", nargs="?", metavar="FRASE", help="la frase da tradurre; senza, legge lo standard input")
-    p.add_argument("--input", type=Path, metavar="FILE", help="traduce un file, una frase per riga (anche .xz)")
-    p.add_argument("--output", type=Path, metavar="FILE", help="scrive qui invece che sullo standard output")
+    add = p.add_argument
+    add("text", nargs="?", metavar="FRASE", help="la frase da tradurre; senza, legge lo standard input")
+    add("--input", type=Path, metavar="FILE", help="traduce un file, una frase per riga (anche .xz)")
+    add("--output", type=Path, metavar="FILE", help="scrive qui invece che sullo standard output")
     p.set_defaults(run=_translate)
     _add_decoding(p)
 
-# %% ../book/90_riga_di_comando.ipynb #813de9e8
+# %% ../book/90_riga_di_comando.ipynb #b2f92cb4
 def _evaluate(args: argparse.Namespace) -> None:
     pairs = list(read_pairs(args.pairs))
     model, tokenizer = _model(args)
     sources = [pair.source for pair in pairs]
     hypotheses = translate(
-        model, tokenizer, sources, args.beam, args.alpha, args.max_tokens, progress=True, origin=str(args.pairs)
-    )
+        model, tokenizer, sources, args.beam, args.alpha, args.max_tokens,
+        progress=True, origin=str(args.pairs),
+    )  # fmt: skip
     print(one_line(f"{args.pairs}: {len(pairs)} frasi, beam {args.beam}, alfa {args.alpha}"))
     print(evaluate(hypotheses, [pair.target for pair in pairs]))
 
-# %% ../book/90_riga_di_comando.ipynb #01dcbcd6
+# %% ../book/90_riga_di_comando.ipynb #4ed7e86e
 def _add_evaluate(commands: Any) -> None:
     p = commands.add_parser("evaluate", help="traduce un file di coppie e misura BLEU e chrF")
-    p.add_argument("pairs", type=Path, metavar="FILE.tsv", help="tre colonne: fonte, frase, traduzione (anche .xz)")
+    p.add_argument(
+        "pairs", type=Path, metavar="FILE.tsv", help="tre colonne: fonte, frase, traduzione (anche .xz)"
+    )
     p.set_defaults(run=_evaluate)
     _add_decoding(p)
 
@@ -444,14 +475,15 @@ def _attention(args: argparse.Namespace) -> None:
         _say("traduzione: " + "".join(cross.queries[:-1]).replace("▁", " ").strip())
     _say(f"{args.output}: {view.size / 1000:.0f} kB")
 
-# %% ../book/90_riga_di_comando.ipynb #40a9abbd
+# %% ../book/90_riga_di_comando.ipynb #88e08538
 def _add_attention(commands: Any) -> None:
     p = commands.add_parser("attention", help="scrive una pagina in cui sfogliare le teste del modello")
-    p.add_argument("text", metavar="FRASE", help="la frase di partenza")
-    p.add_argument("--other", metavar="FRASE", help="una seconda frase, da confrontare con la prima")
-    p.add_argument("--target", metavar="FRASE", help="la traduzione della prima (predefinita: quella del modello)")
-    p.add_argument("--model", default=PRETRAINED, metavar="NOME", help=f"cartella o nome (predefinito: {PRETRAINED})")
-    p.add_argument("-o", "--output", type=Path, required=True, metavar="FILE.html", help="la pagina da scrivere")
+    add = p.add_argument
+    add("text", metavar="FRASE", help="la frase di partenza")
+    add("--other", metavar="FRASE", help="una seconda frase, da confrontare con la prima")
+    add("--target", metavar="FRASE", help="la traduzione della prima (predefinita: quella del modello)")
+    add("--model", default=PRETRAINED, metavar="NOME", help=f"cartella o nome (predefinito: {PRETRAINED})")
+    add("-o", "--output", type=Path, required=True, metavar="FILE.html", help="la pagina da scrivere")
     p.set_defaults(run=_attention)
     _add_device(p)
 
@@ -478,29 +510,36 @@ def _prepare(args: argparse.Namespace) -> None:
     _say(str(prepare(args.source, args.target, args.out, args.held_out, args.seed, progress=True)))
     _say(f"Ora: annotated train --data {args.out} --config tiny --vocab-size 4000")
 
-# %% ../book/90_riga_di_comando.ipynb #209d7dc9
+# %% ../book/90_riga_di_comando.ipynb #21b158f0
 def _add_export(commands: Any) -> None:
     p = commands.add_parser("export", help="scrive un modello per altri programmi, o da pubblicare")
-    p.add_argument("out", type=Path, metavar="CARTELLA", help="dove scrivere")
-    p.add_argument("--to", choices=["marian", "annotated", "web"], default="marian", help="MarianMT; da pubblicare, il nostro in bfloat16; per una pagina web, un byte per peso (predefinito: marian)")
-    p.add_argument("--model", required=True, metavar="NOME", help="cartella o nome del modello")
+    add = p.add_argument
+    add("out", type=Path, metavar="CARTELLA", help="dove scrivere")
+    kinds = "MarianMT; da pubblicare, il nostro in bfloat16; per una pagina web, un byte per peso"
+    choices = ["marian", "annotated", "web"]
+    add("--to", choices=choices, default="marian", help=f"{kinds} (predefinito: marian)")
+    add("--model", required=True, metavar="NOME", help="cartella o nome del modello")
     p.set_defaults(run=_export)
 
 
 def _add_prepare(commands: Any) -> None:
     p = commands.add_parser("prepare", help="fa di due file paralleli una cartella per train")
-    p.add_argument("source", type=Path, metavar="FILE", help="le frasi di partenza, una per riga (anche .xz)")
-    p.add_argument("target", type=Path, metavar="FILE", help="le traduzioni, nello stesso ordine")
-    p.add_argument("--out", type=Path, required=True, metavar="CARTELLA", help="dove scrivere train.tsv, valid.tsv e test.tsv")
-    p.add_argument("--held-out", type=_positive, metavar="N", help="coppie di validazione, e di prova (predefinito: un ventesimo, al più 2000)")
-    p.add_argument("--seed", type=int, default=1, metavar="N", help="decide quali (predefinito: 1)")
+    add = p.add_argument
+    add("source", type=Path, metavar="FILE", help="le frasi di partenza, una per riga (anche .xz)")
+    add("target", type=Path, metavar="FILE", help="le traduzioni, nello stesso ordine")
+    files = "dove scrivere train.tsv, valid.tsv e test.tsv"
+    add("--out", type=Path, required=True, metavar="CARTELLA", help=files)
+    share = "coppie di validazione, e di prova (predefinito: un ventesimo, al più 2000)"
+    add("--held-out", type=_positive, metavar="N", help=share)
+    add("--seed", type=int, default=1, metavar="N", help="decide quali (predefinito: 1)")
     p.set_defaults(run=_prepare)
 
 
 def _add_download(commands: Any) -> None:
     p = commands.add_parser("download", help="scarica un corpus pubblico")
-    p.add_argument("name", choices=list(CORPORA), metavar="NOME", help=", ".join(CORPORA))
-    p.add_argument("--out", type=Path, required=True, metavar="CARTELLA", help="dove scrivere train.tsv e valid.tsv")
+    add = p.add_argument
+    add("name", choices=list(CORPORA), metavar="NOME", help=", ".join(CORPORA))
+    add("--out", type=Path, required=True, metavar="CARTELLA", help="dove scrivere train.tsv e valid.tsv")
     p.set_defaults(run=_download)
 
 # %% ../book/90_riga_di_comando.ipynb #c1e125bd
@@ -528,20 +567,29 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"errore: {one_line(message)}. Prova «{self.prog} --help».\n")
 
-# %% ../book/90_riga_di_comando.ipynb #8bd241ac
+# %% ../book/90_riga_di_comando.ipynb #560dbc43
 def make_parser() -> argparse.ArgumentParser:
     "I comandi e le loro opzioni."
     parser = _Parser(prog="annotated", description="Il Transformer annotato: addestra, traduce, valuta.")
-    parser.add_argument("--version", action="version", help="mostra la versione ed esce", version=f"annotated {version('annotated')}")
+    named = f"annotated {version('annotated')}"
+    parser.add_argument("--version", action="version", help="mostra la versione ed esce", version=named)
     commands = parser.add_subparsers(dest="command", required=True, metavar="comando", title="comandi")
-    for add in (_add_train, _add_translate, _add_evaluate, _add_attention, _add_export, _add_prepare, _add_download):
+    for add in (
+        _add_train,
+        _add_translate,
+        _add_evaluate,
+        _add_attention,
+        _add_export,
+        _add_prepare,
+        _add_download,
+    ):
         add(commands)
     return parser
 
-# %% ../book/90_riga_di_comando.ipynb #7e7487c6
+# %% ../book/90_riga_di_comando.ipynb #c86f3c94
 def main(
     argv: list[str] | None = None,  # gli argomenti; None = quelli della riga di comando
-) -> int:  # 0 se è andata bene, 1 se i dati o il comando sono sbagliati, 130 se interrotto, 141 se nessuno legge più
+) -> int:  # 0 se è andata bene, 1 se dati o comando sono sbagliati, 130 se interrotto, 141 se nessuno legge
     "Il punto d'ingresso di `annotated`."
     args = make_parser().parse_args(argv)
     try:
@@ -550,7 +598,8 @@ def main(
         _say(f"errore: {error}")
         return 1
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # perché Python, uscendo, non ci riprovi
+        # perché Python, uscendo, non ci riprovi
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except OSError as error:
         _say(f"errore: {error.filename or 'lettura o scrittura'}: {reason(error)}.")

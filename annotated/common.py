@@ -60,14 +60,15 @@ def reason(error: OSError) -> str:
     "Il motivo di un errore del sistema operativo, in italiano dove lo conosciamo."
     return _REASONS.get(error.errno or 0, error.strerror or str(error))
 
-# %% ../book/86_dentro_il_pacchetto.ipynb #16de7ae6
+# %% ../book/86_dentro_il_pacchetto.ipynb #2df86658
 @contextmanager
 def open_input(
     path: str | Path,
 ) -> Iterator[BufferedReader]:
-    "Apre un file in lettura; `AnnotatedError` se non si può, o se è una pipe o un dispositivo, che non si rileggono."
+    "Apre un file; `AnnotatedError` se non si può leggere, o è una pipe o un dispositivo, da non rileggere."
     try:
-        if stat.S_IFMT(os.stat(path).st_mode) not in (stat.S_IFREG, stat.S_IFDIR):  # una cartella la rifiuta `open`
+        kind = stat.S_IFMT(os.stat(path).st_mode)
+        if kind not in (stat.S_IFREG, stat.S_IFDIR):  # una cartella la rifiuta `open`
             raise OSError(errno.EINVAL, "è una pipe o un dispositivo: salvane il contenuto in un file")
         with open(path, "rb") as file:
             yield file
@@ -108,7 +109,7 @@ def _replacing(path: Path) -> Iterator[BinaryIO]:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
 
-# %% ../book/86_dentro_il_pacchetto.ipynb #bdda4338
+# %% ../book/86_dentro_il_pacchetto.ipynb #3e156ac9
 def _is_special(path: Path) -> bool:
     try:
         return not stat.S_ISREG(os.stat(path).st_mode)
@@ -122,10 +123,10 @@ def atomic_write(
 ) -> Iterator[BinaryIO]:  # un file binario provvisorio, accanto a quello definitivo
     """Scrive `path` per intero o per niente.
 
-    Il contenuto va in un file provvisorio, che prende il nome definitivo solo quando è al sicuro sul disco. Un collegamento
-    si segue; in un dispositivo o in una pipe si scrive direttamente.
+    Il contenuto va in un file provvisorio, che prende il nome definitivo solo quando è al sicuro sul disco.
+    Un collegamento si segue; in un dispositivo o in una pipe si scrive direttamente.
 
-    Solleva `AnnotatedError` se il disco è pieno o la cartella non è scrivibile: il vecchio `path` resta com'era.
+    Solleva `AnnotatedError` se il disco è pieno o la cartella non è scrivibile: `path` resta com'era.
     """
     path = Path(path)
     try:
@@ -133,5 +134,5 @@ def atomic_write(
         with open(path, "wb") if _is_special(path) else _replacing(Path(os.path.realpath(path))) as file:
             yield file
     except OSError as error:
-        message = f"{path}: non riesco a scrivere ({reason(error)}). Libera spazio o scegli un'altra cartella."
-        raise AnnotatedError(message) from error
+        told = f"{path}: non riesco a scrivere ({reason(error)})"
+        raise AnnotatedError(f"{told}. Libera spazio o scegli un'altra cartella.") from error

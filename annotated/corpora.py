@@ -36,21 +36,24 @@ class PublicCorpus(NamedTuple):
     test: str | None = None
     columns: tuple[str, str] | None = None  # None: una sola, `translation`, con una frase per lingua
 
-# %% ../book/91_corpora.ipynb #871cf4c3
+# %% ../book/91_corpora.ipynb #4ca3642c
 _WMT14 = ("wmt/wmt14", "b199e406369ec1b7634206d3ded5ba45de2fe696")
-_WMT14_NOTES = ("non dichiarata: più fonti, per la ricerca", "https://www.statmt.org/wmt14/translation-task.html")
+_WMT14_PAGE = "https://www.statmt.org/wmt14/translation-task.html"
+_WMT14_NOTES = ("non dichiarata: più fonti, per la ricerca", _WMT14_PAGE, "validation", "test")
 
 CORPORA = {
     "europarl-en-it": PublicCorpus(
-        ("en", "it"), "Helsinki-NLP/europarl", "ab45e286aef3fb5780067100cb5a1132b52b7949", "en-it", 1_946_253, 369,
+        ("en", "it"), "Helsinki-NLP/europarl", "ab45e286aef3fb5780067100cb5a1132b52b7949", "en-it",
+        1_946_253, 369,
         "nessun vincolo noto a chi l'ha raccolto; si cita la fonte", "https://www.statmt.org/europarl/",
     ),
     "tatoeba-en-it": PublicCorpus(
-        ("en", "it"), "sentence-transformers/parallel-sentences-tatoeba", "e294dd4635ebab48fd4db81a0dca93e74a804fa8",
-        "en-it", 507_741, 14, "CC BY 2.0 FR", "https://tatoeba.org", valid="dev", columns=("english", "non_english"),
+        ("en", "it"), "sentence-transformers/parallel-sentences-tatoeba",
+        "e294dd4635ebab48fd4db81a0dca93e74a804fa8", "en-it", 507_741, 14,
+        "CC BY 2.0 FR", "https://tatoeba.org", valid="dev", columns=("english", "non_english"),
     ),
-    "wmt14-en-de": PublicCorpus(("en", "de"), *_WMT14, "de-en", 4_508_785, 818, *_WMT14_NOTES, "validation", "test"),
-    "wmt14-en-fr": PublicCorpus(("en", "fr"), *_WMT14, "fr-en", 40_836_715, 7_776, *_WMT14_NOTES, "validation", "test"),
+    "wmt14-en-de": PublicCorpus(("en", "de"), *_WMT14, "de-en", 4_508_785, 818, *_WMT14_NOTES),
+    "wmt14-en-fr": PublicCorpus(("en", "fr"), *_WMT14, "fr-en", 40_836_715, 7_776, *_WMT14_NOTES),
 }  # fmt: skip
 
 # %% ../book/91_corpora.ipynb #00b29359
@@ -75,7 +78,7 @@ def _load(corpus: PublicCorpus, split: str, source: Path | None) -> Iterator[tup
         else:
             yield from ((row[corpus.languages[0]], row[corpus.languages[1]]) for row in batch["translation"])
 
-# %% ../book/91_corpora.ipynb #5bce9407
+# %% ../book/91_corpora.ipynb #ffa0f66e
 def _read(corpus: PublicCorpus, split: str, source: Path | None) -> Iterator[Pair]:
     "Le coppie di una parte, ripulite; una frase vuota resta vuota."
     try:
@@ -86,12 +89,14 @@ def _read(corpus: PublicCorpus, split: str, source: Path | None) -> Iterator[Pai
     except Exception as error:  # datasets, pyarrow e la rete ne hanno di ogni tipo
         problem = f"{type(error).__name__}: {error}".splitlines()[0]
         where = f"{source or corpus.repository}, {corpus.config}/{split}"
-        advice = "Controlla la rete e riprova" if source is None else "Controlla che la copia del deposito sia intera"
+        advice = "Controlla la rete e riprova"
+        if source is not None:
+            advice = "Controlla che la copia del deposito sia intera"
         raise AnnotatedError(f"{where}: non riesco a leggere ({problem}). {advice}.") from error
 
-# %% ../book/91_corpora.ipynb #c3092c02
+# %% ../book/91_corpora.ipynb #34f0d1b9
 def normalize(text: str) -> str:
-    "La frase ridotta alle sue parole, minuscole e senza punteggiatura: due frasi sono la stessa se coincidono così."
+    "La frase ridotta alle sue parole, minuscole: se coincidono, due frasi sono la stessa."
     return " ".join(re.findall(r"\w+", unicodedata.normalize("NFKC", text).casefold())) or text
 
 # %% ../book/91_corpora.ipynb #41443bde
@@ -132,22 +137,24 @@ class Written(NamedTuple):
         kept = f"train {train}, valid {valid}, test {test} coppie"
         return f"{kept}; scartate {empty} vuote e {shared} in comune con valid o test"
 
-# %% ../book/91_corpora.ipynb #fd9d23bb
+# %% ../book/91_corpora.ipynb #51b28e15
 def _check(out: Path, valid_size: int) -> None:
     "Ciò che si può sapere prima di cominciare, di qualunque corpus si tratti."
     if valid_size < 1:
         raise AnnotatedError(f"{valid_size} coppie di validazione: ne serve almeno una.")
     for path in sorted(out.iterdir()) if out.is_dir() else []:
         if path.name.startswith(("train", "valid", "test")) and ".tsv" in path.suffixes:
-            raise AnnotatedError(f"{path}: esiste già. Scegli un'altra cartella o togli i file .tsv di prima.")
+            raise AnnotatedError(
+                f"{path}: esiste già. Scegli un'altra cartella o togli i file .tsv di prima."
+            )
 
-# %% ../book/91_corpora.ipynb #e404549f
+# %% ../book/91_corpora.ipynb #93c55801
 def _assign(
     train: Iterable[Pair],
     held_out: Mapping[str, Iterable[Pair]],  # le coppie di valid e di test, se qualcuno le ha già scelte
     lotteries: Mapping[str, Lottery],  # chi le sceglie, altrimenti
 ) -> Iterator[tuple[str, Pair]]:
-    "Ogni coppia con il file in cui va (train, valid, test), o con il motivo per cui si scarta (empty, shared)."
+    "Ogni coppia con il file in cui va (train, valid, test), o con il motivo dello scarto (empty, shared)."
     known: set[str] = set()
     for file, pairs in held_out.items():
         for pair in pairs:
@@ -195,7 +202,7 @@ def _write(
             raise AnnotatedError(f"{name}: troppo poche coppie: {found}.")
     return Written(**counts)
 
-# %% ../book/91_corpora.ipynb #3916c747
+# %% ../book/91_corpora.ipynb #85a23a56
 def download(
     name: str,  # uno dei nomi di CORPORA
     out: str | Path,  # la cartella dove scrivere train.tsv, valid.tsv ed eventualmente test.tsv
@@ -206,9 +213,10 @@ def download(
 ) -> Written:
     """Scarica un corpus nel formato di `annotated train`; la memoria non cresce con il corpus.
 
-    Le coppie con una metà vuota, e quelle di train con la stessa frase di partenza di una di valid o di test, sono scartate e contate.
-    Solleva `AnnotatedError`, senza lasciare file a metà, se il nome è sconosciuto, se in `out` ci sono già dei dati,
-    se manca la libreria `datasets`, o se la rete o la copia locale non rispondono.
+    Le coppie con una metà vuota, e quelle di train con la stessa frase di partenza di una di valid o di test,
+    sono scartate e contate. Solleva `AnnotatedError`, senza lasciare file a metà, se il nome è sconosciuto,
+    se in `out` ci sono già dei dati, se manca la libreria `datasets`, o se la rete o la copia locale non
+    rispondono.
     """
     out, source = Path(out), None if source is None else Path(source)
     if name not in CORPORA:
@@ -221,29 +229,32 @@ def download(
     held_out = {file: _read(corpus, split, source) for file, split in splits.items() if split}
     lotteries = {} if corpus.valid else {"valid": Lottery(valid_size, seed)}
     total = corpus.pairs if source is None else None
-    return _write(name.split("-")[0], out, held_out, lotteries, _read(corpus, "train", source), total, progress)
+    pairs = _read(corpus, "train", source)
+    return _write(name.split("-")[0], out, held_out, lotteries, pairs, total, progress)
 
-# %% ../book/91_corpora.ipynb #79daba78
+# %% ../book/91_corpora.ipynb #f9679516
 def prepare(
     source: str | Path,  # le frasi di partenza, una per riga, UTF-8 (anche .xz)
     target: str | Path,  # le traduzioni, nello stesso ordine
     out: str | Path,  # la cartella dove scrivere train.tsv, valid.tsv e test.tsv
-    held_out: int | None = None,  # coppie di validazione, e altrettante di prova; None = un ventesimo, al più 2000
+    held_out: int | None = None,  # coppie di validazione, e di prova; None = un ventesimo, al più 2000
     seed: int = 1,  # decide quali
     progress: bool = False,
 ) -> Written:
     """Fa di due file paralleli una cartella per `annotated train`; la memoria non cresce con i file.
 
-    Le coppie con una metà vuota, e quelle di train con la stessa frase di partenza di una di valid o di test, sono scartate e contate.
-    Solleva `AnnotatedError`, senza lasciare file a metà, se un file manca o non è in UTF-8, se le righe non sono altrettante,
-    se in `out` ci sono già dei dati, o se le coppie sono troppo poche.
+    Le coppie con una metà vuota, e quelle di train con la stessa frase di partenza di una di valid o di test,
+    sono scartate e contate. Solleva `AnnotatedError`, senza lasciare file a metà, se un file manca o non è in
+    UTF-8, se le righe non sono altrettante, se in `out` ci sono già dei dati, o se le coppie sono poche.
     """
     first, second = (sum(1 for _ in read_lines(path)) for path in (source, target))
     if first != second:
-        raise AnnotatedError(f"{source} ha {first} righe e {target} ne ha {second}. Devono corrispondersi: cerca dove si sfasano.")
+        rows = f"{source} ha {first} righe e {target} ne ha {second}"
+        raise AnnotatedError(f"{rows}. Devono corrispondersi: cerca dove si sfasano.")
     size = max(1, min(2000, first // 20)) if held_out is None else held_out
     _check(Path(out), size)
     pairs = (Pair(clean(s), clean(t)) for s, t in zip(read_lines(source), read_lines(target), strict=True))
     lotteries = {"test": Lottery(size, seed), "valid": Lottery(size, seed)}
-    name = one_line(Path(source).name.split(".")[0])  # nel nome di un file può esserci di tutto, anche una tabulazione
+    # nel nome di un file può esserci di tutto, anche una tabulazione
+    name = one_line(Path(source).name.split(".")[0])
     return _write(name, Path(out), {}, lotteries, pairs, first, progress)

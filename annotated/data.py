@@ -41,7 +41,7 @@ def pad(
     tensors = [torch.tensor(np.asarray(s, dtype=np.int64)) for s in sequences]
     return torch.nn.utils.rnn.pad_sequence(tensors, batch_first=True, padding_value=PAD)
 
-# %% ../book/12_dati.ipynb #6fb2c7de
+# %% ../book/12_dati.ipynb #d0a87ac9
 class Corpus:
     """Coppie già divise in pezzi, in due soli vettori: tutti i pezzi in fila e dove comincia ogni frase.
 
@@ -73,11 +73,12 @@ class Corpus:
         return Batch(src, tgt_in.masked_fill(tgt_in == EOS, PAD), tgt_out)  # …e l'EOS, che non si legge, cade
 
     def _rows(self, sentences: np.ndarray) -> Tensor:
-        "Le frasi date, una sotto l'altra, riempite con PAD: (B, la più lunga), int64. Un solo indice per tutte."
+        "Le frasi date, una sotto l'altra, riempite con PAD: (B, la più lunga), int64; un indice per tutte."
         lengths = self.lengths.reshape(-1)[sentences][:, None]  # (B, 1)
         positions = np.arange(lengths.max())
-        ids = self.tokens.take(self.offsets[sentences][:, None] + positions, mode="clip")  # oltre la fine, pezzi d'altri:
-        return torch.from_numpy(np.where(positions < lengths, ids, PAD).astype(np.int64))  # li copre il riempitivo
+        places = self.offsets[sentences][:, None] + positions
+        ids = self.tokens.take(places, mode="clip")  # oltre la fine, pezzi d'altri: li copre il riempitivo
+        return torch.from_numpy(np.where(positions < lengths, ids, PAD).astype(np.int64))
 
 # %% ../book/12_dati.ipynb #455bdf86
 class Pair(NamedTuple):
@@ -136,7 +137,7 @@ def make_batches(
     batches.append(order[start:])
     return [batches[i] for i in rng.permutation(len(batches))]
 
-# %% ../book/12_dati.ipynb #61fdd1ee
+# %% ../book/12_dati.ipynb #35b467b9
 LINE_LIMIT = 1_000_000  # byte: nessuna frase è così lunga, e ciò che non è testo non riempie la memoria
 
 
@@ -150,43 +151,55 @@ def decode_lines(
         if not line:
             return
         if len(line) > LINE_LIMIT:
-            raise AnnotatedError(f"{name}, riga {number}: supera {LINE_LIMIT} byte. Serve un testo, con una frase per riga.")
+            told = f"{name}, riga {number}: supera {LINE_LIMIT} byte"
+            raise AnnotatedError(f"{told}. Serve un testo, con una frase per riga.")
         try:
             text = line.decode("utf-8-sig" if number == 1 else "utf-8")
         except UnicodeDecodeError as error:
-            raise AnnotatedError(f"{name}, riga {number}: non è UTF-8. Riconvertila (per esempio con iconv).") from error
+            raise AnnotatedError(
+                f"{name}, riga {number}: non è UTF-8. Riconvertila (per esempio con iconv)."
+            ) from error
         if b"\n" not in line and "\r" in text.rstrip("\r"):
-            raise AnnotatedError(f"{name}, riga {number}: le righe finiscono con CR. Riconvertile (tr '\\r' '\\n').")
+            raise AnnotatedError(
+                f"{name}, riga {number}: le righe finiscono con CR. Riconvertile (tr '\\r' '\\n')."
+            )
         yield text.rstrip("\r\n")
 
-# %% ../book/12_dati.ipynb #8a93d652
+# %% ../book/12_dati.ipynb #387c3a43
 def read_lines(
     path: str | Path,  # un file di testo UTF-8, anche compresso (.xz)
 ) -> Iterator[str]:  # le righe, senza il fine riga
     """Legge un file riga per riga, tenendone in memoria una sola.
 
-    Solleva `AnnotatedError`, con file e riga, se il file manca, non è un file normale, è troncato o non è testo UTF-8.
+    Solleva `AnnotatedError`, con file e riga, se il file manca, non è un file normale, è troncato
+    o non è testo UTF-8.
     """
     number = 0
     try:
-        with open_input(path) as raw, lzma.LZMAFile(raw) if Path(path).suffix == ".xz" else nullcontext(raw) as file:
+        with (
+            open_input(path) as raw,
+            lzma.LZMAFile(raw) if Path(path).suffix == ".xz" else nullcontext(raw) as file,
+        ):
             for number, line in enumerate(decode_lines(file, path), 1):
                 yield line
     except (lzma.LZMAError, EOFError) as error:
-        raise AnnotatedError(f"{path}, dopo la riga {number}: archivio .xz troncato o rovinato. Scaricalo di nuovo.") from error
+        raise AnnotatedError(
+            f"{path}, dopo la riga {number}: archivio .xz troncato o rovinato. Scaricalo di nuovo."
+        ) from error
 
-# %% ../book/12_dati.ipynb #7884ec83
+# %% ../book/12_dati.ipynb #b80962b1
 def read_pairs(
     path: str | Path,  # tre colonne separate da tabulazione: fonte, frase, traduzione
-    repeat: dict[str, float] | None = None,  # quante volte rendere le coppie di una fonte (0,5 = una sì e una no); le altre una
+    repeat: dict[str, float] | None = None,  # quante volte ogni coppia di una fonte; 0,5 = una sì e una no
 ) -> Iterator[Pair]:
-    "Legge le coppie di un file `.tsv` o `.tsv.xz`; `AnnotatedError`, con file e riga, se una riga è malformata."
+    "Legge le coppie di un file `.tsv` o `.tsv.xz`; `AnnotatedError`, con la riga, se una è malformata."
     number, seen = 0, Counter[str]()
     for number, line in enumerate(read_lines(path), 1):
         columns = line.split("\t")
         if len(columns) != 3:
             raise AnnotatedError(
-                f"{path}, riga {number}: {len(columns)} colonne invece di 3 (fonte, frase, traduzione). Correggi la riga."
+                f"{path}, riga {number}: {len(columns)} colonne invece di 3 (fonte, frase, traduzione). "
+                "Correggi la riga."
             )
         pair = Pair(columns[1].strip(), columns[2].strip())
         if not all(pair):
@@ -197,15 +210,17 @@ def read_pairs(
     if not number:
         raise AnnotatedError(f"{path}: il file è vuoto. Servono righe «fonte, frase, traduzione».")
 
-# %% ../book/12_dati.ipynb #de62bb14
+# %% ../book/12_dati.ipynb #806fecca
 def check_sources(files: Iterable[Path], repeat: dict[str, float]) -> None:
     "Solleva `AnnotatedError` se una fonte di `repeat` non c'è nei file."
     known = {line.split("\t", 1)[0] for path in files for line in read_lines(path)} if repeat else set()
     for name in repeat:
         if name not in known:
-            raise AnnotatedError(f"--repeat {name}: nei dati non c'è questa fonte. Ci sono: {', '.join(sorted(known))}.")
+            raise AnnotatedError(
+                f"--repeat {name}: nei dati non c'è questa fonte. Ci sono: {', '.join(sorted(known))}."
+            )
 
-# %% ../book/12_dati.ipynb #3efd175a
+# %% ../book/12_dati.ipynb #03ca843c
 class DataFolder(NamedTuple):
     "I file di una cartella di dati: `train*.tsv`, anche `.xz`, e `valid.tsv`."
 
@@ -217,12 +232,18 @@ def find_data(folder: str | Path) -> DataFolder:
     "Trova i file di addestramento e di validazione; `AnnotatedError` se la cartella non li contiene."
     folder = Path(folder)
     if not folder.is_dir():
-        raise AnnotatedError(f"{folder}: la cartella non esiste. Indica con --data quella che contiene i file .tsv.")
-    train = sorted(p for p in folder.iterdir() if p.name.startswith("train") and p.name.endswith((".tsv", ".tsv.xz")))
+        raise AnnotatedError(
+            f"{folder}: la cartella non esiste. Indica con --data quella che contiene i file .tsv."
+        )
+    train = sorted(
+        p for p in folder.iterdir() if p.name.startswith("train") and p.name.endswith((".tsv", ".tsv.xz"))
+    )
     valid = [folder / name for name in ("valid.tsv", "valid.tsv.xz") if (folder / name).is_file()]
     if not train or not valid:
         missing = "train*.tsv" if not train else "valid.tsv"
-        raise AnnotatedError(f"{folder}: manca {missing}. Servono train*.tsv e valid.tsv (anche compressi in .xz).")
+        raise AnnotatedError(
+            f"{folder}: manca {missing}. Servono train*.tsv e valid.tsv (anche compressi in .xz)."
+        )
     return DataFolder(train, valid[0])
 
 # %% ../book/12_dati.ipynb #6fe194b6
@@ -235,7 +256,7 @@ def _cached(folder: Path, vocab_size: int) -> Corpus | None:
     except Exception:  # un file rovinato può far sollevare di tutto
         return None
 
-# %% ../book/12_dati.ipynb #a922d89b
+# %% ../book/12_dati.ipynb #b4345108
 def digest(
     files: Iterable[Path],
     *settings: Any,  # ciò che se ne fa: numeri, testi, liste
@@ -258,7 +279,7 @@ def load_corpus(
     cache: Path,  # la cartella in cui tenere il risultato
     repeat: dict[str, float] | None = None,  # come in `read_pairs`
 ) -> Corpus:
-    """Come `encode_pairs` sui `files`, ma la seconda volta legge il risultato dal disco, senza caricarlo in memoria.
+    """Come `encode_pairs` sui `files`, ma la seconda volta legge il risultato dal disco, fuori dalla memoria.
 
     La cache vale per gli stessi dati e gli stessi argomenti: se cambiano, o se è rovinata, si rifà.
     """

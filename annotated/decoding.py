@@ -56,7 +56,7 @@ def _take(x: Tensor, indices: Tensor) -> Tensor:
     "Le ipotesi `indices` (A, n) di `x`, (A, m) o (A, m, lunghezza)."
     return x.gather(1, indices) if x.ndim == 2 else x.gather(1, indices[:, :, None].expand(-1, -1, x.size(2)))
 
-# %% ../book/16_decodifica.ipynb #2ab6e083
+# %% ../book/16_decodifica.ipynb #6937ef43
 class _Finished:
     "Di ogni frase, le K migliori ipotesi già chiuse."
 
@@ -71,7 +71,7 @@ class _Finished:
         self.texts[active] = _take(torch.cat((self.texts[active], texts), dim=1), best)
 
     def beatable(self, active: Tensor, hope: Tensor) -> Tensor:
-        "Se vale la pena di cercare ancora: mancano ipotesi, o quella aperta può arrivare a `hope` (A,), più della migliore."
+        "Se cercare ancora: mancano ipotesi, o una aperta può arrivare a `hope` (A,), più della migliore."
         missing = self.scores[active, -1].isinf()
         greedy = self.scores.size(1) == 1  # una sola ipotesi: la prima che chiude è la risposta
         return missing if greedy else missing | (self.scores[active, 0] < hope)
@@ -79,11 +79,15 @@ class _Finished:
     def hypotheses(self) -> list[list[Hypothesis]]:
         "Per ogni frase, dalla migliore."
         return [
-            [Hypothesis(score, [i for i in ids if i != PAD]) for score, ids in zip(*row, strict=True) if math.isfinite(score)]
+            [
+                Hypothesis(score, [i for i in ids if i != PAD])
+                for score, ids in zip(*row, strict=True)
+                if math.isfinite(score)
+            ]
             for row in zip(self.scores.tolist(), self.texts.tolist(), strict=True)
         ]
 
-# %% ../book/16_decodifica.ipynb #e27e208b
+# %% ../book/16_decodifica.ipynb #c109ed08
 @torch.inference_mode()
 def beam_search(
     model: Transformer,
@@ -92,7 +96,7 @@ def beam_search(
     alpha: float = 0.6,  # esponente di `length_penalty`
     extra: int = 50,  # la traduzione ha al più `extra` pezzi oltre quelli della partenza
 ) -> list[list[Hypothesis]]:  # per ogni frase le ipotesi finite, dalla migliore
-    "Beam search su un lotto: a ogni passo ogni frase tiene le K continuazioni più probabili (Vaswani 2017, §6.1)."
+    "Beam search su un lotto: a ogni passo, le K continuazioni più probabili per frase (Vaswani 2017, §6.1)."
     (B, _), K, device = src.shape, beam, src.device
     memory, memory_mask = model.encode(src)
     memory = [(k.contiguous(), v.contiguous()) for k, v in memory]  # in fila, una volta per tutte
@@ -100,7 +104,8 @@ def beam_search(
     L = int(limits.max())
     penalty = torch.tensor([length_penalty(n, alpha) for n in range(L + 1)], device=device)
     caches, finished = [KVCache(L) for _ in memory], _Finished(B, K, L, device)
-    active, tokens, prefixes = torch.arange(B, device=device), torch.full((B * K, 1), BOS, device=device), finished.texts
+    active, prefixes = torch.arange(B, device=device), finished.texts
+    tokens = torch.full((B * K, 1), BOS, device=device)
     scores = torch.full((B, K), -torch.inf, device=device)
     scores[:, 0] = 0.0  # all'inizio le K ipotesi sono uguali: ne conta una
     for length in range(1, L + 1):
@@ -120,10 +125,11 @@ def beam_search(
             memory, memory_mask = [(k[keep], v[keep]) for k, v in memory], memory_mask[keep]
         for cache in caches if shrinks or K > 1 else ():
             cache.reorder(rows)
-        active, scores, prefixes, tokens = active[keep], scores[keep], prefixes[keep], pieces[keep].view(-1, 1)
+        active, scores, prefixes = active[keep], scores[keep], prefixes[keep]
+        tokens = pieces[keep].view(-1, 1)
     return finished.hypotheses()
 
-# %% ../book/16_decodifica.ipynb #d3f03395
+# %% ../book/16_decodifica.ipynb #18ee5407
 def encode_sources(
     tokenizer: Tokenizer,
     sentences: list[str],
@@ -145,11 +151,12 @@ def encode_sources(
             raise AnnotatedError(f"{origin}, riga {number}: frase vuota. Completala o togli la riga.")
         if len(ids) > max_len:
             raise AnnotatedError(
-                f"{origin}, riga {number}: frase di {len(ids)} pezzi, il limite del modello è {max_len}. Dividila."
+                f"{origin}, riga {number}: frase di {len(ids)} pezzi, il limite del modello è {max_len}. "
+                "Dividila."
             )
     return encoded
 
-# %% ../book/16_decodifica.ipynb #32289095
+# %% ../book/16_decodifica.ipynb #8853ac7d
 MAX_BEAM, MAX_ALPHA = 1000, 10  # oltre, la memoria finisce e le potenze non sono più numeri
 
 
@@ -166,8 +173,8 @@ def translate(
 ) -> list[str]:  # nello stesso ordine
     """Traduce una lista di frasi.
 
-    Solleva `AnnotatedError` se una frase è vuota o più lunga di `max_len`, o se `beam` o `alpha` sono fuori misura, prima
-    di tradurre.
+    Solleva `AnnotatedError`, prima di tradurre, se una frase è vuota o più lunga di `max_len`, o se `beam` o
+    `alpha` sono fuori misura.
     """
     if not 1 <= beam <= MAX_BEAM:
         raise AnnotatedError(f"beam = {beam}: le ipotesi vanno da 1 a {MAX_BEAM}.")
@@ -183,8 +190,10 @@ def translate(
             chunk, order = order[:size], order[size:]
             best = beam_search(model, pad(encoded[i] for i in chunk).to(device), beam, alpha)
             if not all(best):
-                raise AnnotatedError("il modello non sa dare un punteggio alle parole: i suoi pesi sono rovinati. Copialo di nuovo.")
-            for i, text in zip(chunk, tokenizer.decode([hypotheses[0].ids for hypotheses in best]), strict=True):
+                told = "il modello non sa dare un punteggio alle parole: i suoi pesi sono rovinati"
+                raise AnnotatedError(f"{told}. Copialo di nuovo.")
+            texts = tokenizer.decode([hypotheses[0].ids for hypotheses in best])
+            for i, text in zip(chunk, texts, strict=True):
                 translations[i] = text
             bar.update(len(chunk))
     return translations
@@ -211,7 +220,7 @@ class _Int8Linear(nn.Module):
         y = torch._int_mm(integers, self.weight.T) * scales[:, None]  # (righe, n)
         return y.mul_(self.scales).add_(self.bias).view(*x.shape[:-1], -1)  # sul posto: niente copie
 
-# %% ../book/16_decodifica.ipynb #69b9a400
+# %% ../book/16_decodifica.ipynb #192f3ac2
 PRECISIONS = ("fp32", "bf16", "fp16", "int8")
 
 
@@ -234,7 +243,7 @@ def with_precision(
 ) -> Transformer:
     """Una copia di `model` per tradurre con meno bit; «fp32» rende `model` stesso.
 
-    «bf16» e «fp16» arrotondano tutti i pesi. «int8» tiene in un byte quelli degli strati lineari: solo su CPU.
+    «bf16» e «fp16» arrotondano tutti i pesi; «int8» tiene in un byte quelli lineari, e va solo su CPU.
     """
     if precision not in PRECISIONS:
         raise AnnotatedError(f"precisione «{precision}» sconosciuta. Scegli fra: {', '.join(PRECISIONS)}.")

@@ -20,21 +20,29 @@ from .common import PAD, AnnotatedError
 from .data import Batch
 from .transformer import Transformer
 
-# %% ../book/14_passo.ipynb #9c72bab7
+# %% ../book/14_passo.ipynb #31ac4897
 class _VocabularyLoss(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, targets: Tensor, smoothing: float, rows: int, scale: float | Tensor
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        targets: Tensor,
+        smoothing: float,
+        rows: int,
+        scale: float | Tensor,
     ) -> Tensor:
         V, loss, grad_weight = weight.size(0), torch.zeros((), device=x.device), torch.zeros_like(weight)
         kind = x.device.type
         if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
-            x, weight = (tensor.to(torch.get_autocast_dtype(kind)) for tensor in (x, weight))  # una volta, non a ogni boccone
+            dtype = torch.get_autocast_dtype(kind)
+            x, weight = x.to(dtype), weight.to(dtype)  # una volta, non a ogni boccone
         grad_x = torch.empty_like(x)
         for piece, target, slot in zip(x.split(rows), targets.split(rows), grad_x.split(rows), strict=True):
             real, target = (target != PAD)[:, None], target[:, None]
             log_probs = (piece @ weight.T).float().log_softmax(dim=-1)  # (rows, V)
-            cross_entropy = (1 - smoothing) * log_probs.gather(1, target) + smoothing * log_probs.mean(dim=1, keepdim=True)
+            cross_entropy = (1 - smoothing) * log_probs.gather(1, target)
+            cross_entropy += smoothing * log_probs.mean(dim=1, keepdim=True)
             loss -= (cross_entropy * real).sum()
             grad = log_probs.exp_().sub_(smoothing / V)  # q − p, una volta tolto anche il bersaglio
             grad.scatter_add_(1, target, torch.full_like(target, smoothing - 1, dtype=grad.dtype))
@@ -62,12 +70,12 @@ def vocabulary_loss(
     "Il valore e i gradienti di `translation_loss(x @ weight.T, targets, smoothing)`, senza tenere i logit."
     return _VocabularyLoss.apply(x.flatten(0, 1), weight, targets.flatten(), smoothing, rows, scale)
 
-# %% ../book/14_passo.ipynb #6b825295
+# %% ../book/14_passo.ipynb #186c55d9
 class Objective(nn.Module):
     """Il modello con la sua perdita: da un lotto alla somma, in nat, sui pezzi da predire.
 
-    Con `compiled` il modello passa per `torch.compile`, con lunghezze variabili: la prima volta ci vuole qualche
-    minuto, poi ogni passo è più rapido. Conviene su GPU.
+    Con `compiled` il modello passa per `torch.compile`, con lunghezze variabili: la prima volta ci vuole
+    qualche minuto, poi ogni passo è più rapido. Conviene su GPU.
     """
 
     def __init__(self, model: Transformer, smoothing: float = 0.0, compiled: bool = False):
@@ -77,7 +85,7 @@ class Objective(nn.Module):
 
     def forward(self, src: Tensor, tgt_in: Tensor, tgt_out: Tensor, scale: float | Tensor = 1.0) -> Tensor:
         x = self.states(src, tgt_in)
-        rows = 4096 if x.is_cuda else 256  # una GPU vuole bocconi grandi, un processore che stiano nella sua memoria vicina
+        rows = 4096 if x.is_cuda else 256  # una GPU vuole bocconi grandi, un processore che stiano in cache
         return vocabulary_loss(x, self.model.embedding.weight, tgt_out, self.smoothing, rows, scale)
 
 # %% ../book/14_passo.ipynb #3cd3c0a2
@@ -92,15 +100,15 @@ def sum_over_processes(x: Tensor) -> Tensor:
         dist.all_reduce(x)
     return x
 
-# %% ../book/14_passo.ipynb #318969a3
+# %% ../book/14_passo.ipynb #851cbf1b
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def autocast(device: torch.device, precision: str) -> contextlib.AbstractContextManager[None]:
-    "Il contesto in cui i prodotti di matrici si fanno in `precision`, una di `DTYPES`; con «fp32» non cambia nulla."
+    "Il contesto dei prodotti di matrici in `precision`, una di `DTYPES`; con «fp32» non cambia nulla."
     return contextlib.nullcontext() if precision == "fp32" else torch.autocast(device.type, DTYPES[precision])
 
-# %% ../book/14_passo.ipynb #3504e55c
+# %% ../book/14_passo.ipynb #8f443508
 def train_step(
     objective: nn.Module,  # un `Objective`, anche dentro `DistributedDataParallel`
     optimizer: torch.optim.Optimizer,
@@ -114,7 +122,8 @@ def train_step(
     for group in optimizer.param_groups:
         group["lr"] = learning_rate
     optimizer.zero_grad()
-    tokens, total = sum_over_processes(batch.tgt_out.count_nonzero()), torch.zeros((), device=batch.src.device)
+    tokens = sum_over_processes(batch.tgt_out.count_nonzero())
+    total = torch.zeros((), device=batch.src.device)
     scale = rank_and_size()[1] / tokens
     pieces = [Batch(*columns) for columns in zip(*(x.chunk(parts) for x in batch), strict=True)]
     for i, piece in enumerate(pieces, 1):
@@ -131,7 +140,7 @@ def train_step(
         scaler.update()
     return sum_over_processes(total) / tokens
 
-# %% ../book/14_passo.ipynb #660685eb
+# %% ../book/14_passo.ipynb #e0026031
 def train_step_in_memory(
     objective: nn.Module,
     optimizer: torch.optim.Optimizer,
@@ -143,15 +152,17 @@ def train_step_in_memory(
 ) -> tuple[Tensor, int]:  # la perdita media per pezzo, e le parti che sono servite
     """Come `train_step`, raddoppiando `parts` finché il passo non sta in memoria.
 
-    Solleva `AnnotatedError` se non ci sta nemmeno una frase per volta; con più processi non riprova, perché gli altri
-    resterebbero ad aspettare.
+    Solleva `AnnotatedError` se non ci sta nemmeno una frase per volta; con più processi non riprova,
+    perché gli altri resterebbero ad aspettare.
     """
     while True:
         try:
             return train_step(objective, optimizer, batch, learning_rate, parts, precision, scaler), parts
         except torch.OutOfMemoryError as error:
             if parts >= len(batch.src) or rank_and_size()[1] > 1:
-                raise AnnotatedError("memoria della scheda esaurita: riduci --max-tokens o scegli un modello più piccolo.") from error
+                raise AnnotatedError(
+                    "memoria della scheda esaurita: riduci --max-tokens o scegli un modello più piccolo."
+                ) from error
         parts *= 2
 
 # %% ../book/14_passo.ipynb #6db24c1a

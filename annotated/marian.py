@@ -25,14 +25,14 @@ from .tokenizer import Tokenizer
 from .pretrained import load_pretrained
 from .transformer import Config, Transformer
 
-# %% ../book/18_marian.ipynb #ce3c06c6
+# %% ../book/18_marian.ipynb #63daf61c
 def concatenated_order(
     d_model: int,  # dimensione, pari
 ) -> Tensor:  # (d_model,): quale componente intrecciata va in ciascun posto
-    "La permutazione che porta le sinusoidi intrecciate in quelle concatenate: prima i posti pari, poi i dispari."
+    "La permutazione dalle sinusoidi intrecciate a quelle concatenate: prima i posti pari, poi i dispari."
     return torch.cat((torch.arange(0, d_model, 2), torch.arange(1, d_model, 2)))
 
-# %% ../book/18_marian.ipynb #2872f410
+# %% ../book/18_marian.ipynb #6a2fb131
 _READ = ("W_q", "W_k", "W_v", "feed_forward.0")  # leggono dal vettore dei blocchi: se ne permutano le colonne
 _WRITE = ("W_o", "feed_forward.2", "norm")  # vi scrivono: se ne permutano righe e bias
 
@@ -41,7 +41,7 @@ def reorder(
     model: Transformer,
     order: Tensor,  # una permutazione di 0 … d_model − 1
 ) -> Transformer:
-    "Una copia del modello con le componenti di d_model, posizioni comprese, in un altro ordine: gli stessi logit."
+    "Una copia del modello con le componenti di d_model, anche delle posizioni, riordinate: gli stessi logit."
     model = deepcopy(model)
     model.embedding.positional.table = model.embedding.positional.table[:, order]
     for name, tensor in model.state_dict().items():
@@ -52,14 +52,14 @@ def reorder(
             tensor.copy_(tensor[order])
     return model
 
-# %% ../book/18_marian.ipynb #27c36395
+# %% ../book/18_marian.ipynb #ec88888b
 def start_from_zero(
     model: Transformer,  # Post-LN
 ) -> Transformer:
     """Una copia del modello in cui l'embedding di BOS è nullo: le stesse probabilità.
 
-    L'embedding di BOS è sottratto a tutti, e il primo blocco di ogni pila lo restituisce con i bias. Ai logit di
-    ogni posizione è tolto quello di BOS, che diventa 0: la softmax non vede la differenza.
+    L'embedding di BOS è sottratto a tutti, e il primo blocco di ogni pila lo restituisce con i bias. Ai logit
+    di ogni posizione è tolto quello di BOS, che diventa 0: la softmax non vede la differenza.
     """
     model = deepcopy(model)
     state = model.state_dict()
@@ -73,9 +73,10 @@ def start_from_zero(
     state["embedding.weight"] -= bos
     return model
 
-# %% ../book/18_marian.ipynb #443fbde7
+# %% ../book/18_marian.ipynb #541d1775
 _NAMES = {
-    "self_attention": "self_attn", "cross_attention": "encoder_attn", "feed_forward.0": "fc1", "feed_forward.2": "fc2",
+    "self_attention": "self_attn", "cross_attention": "encoder_attn",
+    "feed_forward.0": "fc1", "feed_forward.2": "fc2",
     "W_q": "q_proj", "W_k": "k_proj", "W_v": "v_proj", "W_o": "out_proj",
 }  # fmt: skip
 _NORMS = {"encoder": ("self_attn", "final"), "decoder": ("self_attn", "encoder_attn", "final")}
@@ -89,46 +90,50 @@ def marian_name(name: str) -> str:
         name = name.replace(mine, theirs)
     return f"model.{name}"
 
-# %% ../book/18_marian.ipynb #097680f0
+# %% ../book/18_marian.ipynb #8fa401d0
 def marian_tensors(
     model: Transformer,  # Post-LN, con le stesse teste in tutto il decoder
 ) -> dict[str, Tensor]:
-    "I pesi del modello con l'ordine, l'inizio e i nomi che MarianMT si aspetta; l'embedding ha una riga in più."
+    "I pesi con l'ordine, l'inizio e i nomi che MarianMT si aspetta; l'embedding ha una riga in più."
     model = reorder(start_from_zero(model), concatenated_order(model.config.d_model))
     state = model.state_dict()
     embedding = state.pop("embedding.weight")  # (V, d_model)
     tensors = {marian_name(name): tensor for name, tensor in state.items()}
     tensors["model.shared.weight"] = torch.cat((embedding, embedding.new_zeros(1, embedding.size(1))))
-    tensors["final_logits_bias"] = torch.cat((torch.zeros(1, len(embedding)), torch.tensor([[-10_000.0]])), dim=1)
+    bias = torch.cat((torch.zeros(len(embedding)), torch.tensor([-10_000.0])))
+    tensors["final_logits_bias"] = bias[None]  # (1, V + 1)
     return tensors
 
-# %% ../book/18_marian.ipynb #5a7ac418
+# %% ../book/18_marian.ipynb #733ecc03
 def marian_config(config: Config) -> dict[str, Any]:
     """Il `config.json` che descrive a MarianMT un modello del libro.
 
-    Solleva `AnnotatedError` se MarianMT non lo sa rappresentare: Pre-LN, o teste diverse nella cross-attention.
+    Solleva `AnnotatedError` se MarianMT non lo può rappresentare: Pre-LN, o teste diverse fra le attenzioni.
     """
     c, V = config, config.vocab_size
     if c.norm_first:
-        raise AnnotatedError("modello Pre-LN: MarianMT conosce soltanto Post-LN. Riaddestra con norm_first=False.")
+        raise AnnotatedError(
+            "modello Pre-LN: MarianMT conosce soltanto Post-LN. Riaddestra con norm_first=False."
+        )
     if c.h_cross not in (None, c.h):
         raise AnnotatedError(
-            f"modello con h_cross = {c.h_cross} e h = {c.h}: MarianMT ha un solo numero di teste per il decoder. "
-            "Esporta un modello in cui siano uguali."
+            f"modello con h_cross = {c.h_cross} e h = {c.h}: MarianMT ha un solo numero di teste per il "
+            "decoder. Esporta un modello in cui siano uguali."
         )
     return {
         "model_type": "marian", "architectures": ["MarianMTModel"], "dtype": "float32",
         "vocab_size": V + 1, "decoder_vocab_size": V + 1, "max_position_embeddings": c.max_len,
         "d_model": c.d_model, "encoder_layers": c.N, "decoder_layers": c.N_decoder or c.N,
         "encoder_attention_heads": c.h, "decoder_attention_heads": c.h,
-        "encoder_ffn_dim": c.d_ff, "decoder_ffn_dim": c.d_ff, "activation_function": "relu", "dropout": c.dropout,
+        "encoder_ffn_dim": c.d_ff, "decoder_ffn_dim": c.d_ff,
+        "activation_function": "relu", "dropout": c.dropout,
         "scale_embedding": True, "share_encoder_decoder_embeddings": True, "tie_word_embeddings": True,
         "pad_token_id": V, "decoder_start_token_id": V, "eos_token_id": EOS, "forced_eos_token_id": EOS,
     }  # fmt: skip
 
-# %% ../book/18_marian.ipynb #537bc085
+# %% ../book/18_marian.ipynb #f9df6a7c
 def marian_vocabulary(tokenizer: Tokenizer) -> dict[str, int]:
-    "Il `vocab.json` di MarianTokenizer: ogni pezzo con il suo indice; `<pad>` è l'ultimo, e il posto 0 non si usa."
+    "Il `vocab.json` di MarianTokenizer: ogni pezzo con il suo indice, `<pad>` ultimo; il posto 0 non si usa."
     pieces = tokenizer.pieces(list(range(tokenizer.vocab_size)))
     pieces[PAD] = "<inutilizzato>"
     return {piece: i for i, piece in enumerate([*pieces, "<pad>"])}
@@ -148,7 +153,7 @@ def _tokenizer_config(config: Config) -> dict[str, Any]:
         "clean_up_tokenization_spaces": False,  # la frase è già quella giusta: niente ritocchi
     }  # fmt: skip
 
-# %% ../book/18_marian.ipynb #b53e2f1e
+# %% ../book/18_marian.ipynb #5d50dbf6
 def _marian_files(model: Transformer, tokenizer: Tokenizer) -> dict[str, bytes]:
     texts = {
         "config.json": marian_config(model.config),
@@ -159,21 +164,24 @@ def _marian_files(model: Transformer, tokenizer: Tokenizer) -> dict[str, bytes]:
     files = {name: json.dumps(value, indent=2, ensure_ascii=False).encode() for name, value in texts.items()}
     tensors = {name: tensor.contiguous() for name, tensor in marian_tensors(model).items()}
     weights = safetensors.torch.save(tensors, {"format": "pt"})
-    return {**files, "source.spm": tokenizer.model, "target.spm": tokenizer.model, "model.safetensors": weights}
+    pieces = {"source.spm": tokenizer.model, "target.spm": tokenizer.model}
+    return {**files, **pieces, "model.safetensors": weights}
 
-# %% ../book/18_marian.ipynb #b5d28e34
+# %% ../book/18_marian.ipynb #52e5017c
 def export_marian(
     folder: str | Path,  # un modello del libro: la sua cartella, o il nome di uno pubblicato
     out: str | Path,  # la cartella da creare
 ) -> None:
-    """Scrive in `out` il modello come lo legge `transformers` (MarianMTModel e MarianTokenizer), e da lì CTranslate2.
+    """Scrive in `out` il modello come lo legge `transformers` (MarianMTModel), e da lì CTranslate2.
 
-    Le stesse probabilità e le stesse traduzioni. Solleva `AnnotatedError` se il modello manca o è rovinato, se
-    MarianMT non lo sa rappresentare, se `out` non è vuota o non si può scrivere; `out` resta com'era.
+    Le stesse probabilità e le stesse traduzioni. Solleva `AnnotatedError` se il modello manca o è rovinato,
+    se MarianMT non lo sa rappresentare, se `out` non è vuota o non si può scrivere; `out` resta com'era.
     """
     out = Path(out).absolute()
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
-        raise AnnotatedError(f"{out}: esiste già e non è una cartella vuota. Scegli un altro nome o svuotala.")
+        raise AnnotatedError(
+            f"{out}: esiste già e non è una cartella vuota. Scegli un altro nome o svuotala."
+        )
     model, tokenizer = load_pretrained(str(folder))
     try:
         files = _marian_files(model, tokenizer)
@@ -186,6 +194,8 @@ def export_marian(
                 file.write(content)
         os.replace(partial, out)
     except OSError as error:
-        raise AnnotatedError(f"{out}: non riesco a scrivere ({reason(error)}). Scegli un'altra cartella.") from error
+        raise AnnotatedError(
+            f"{out}: non riesco a scrivere ({reason(error)}). Scegli un'altra cartella."
+        ) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)

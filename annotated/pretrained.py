@@ -37,7 +37,7 @@ class Translator(NamedTuple):
         "Le traduzioni; `AnnotatedError` se una frase è vuota o troppo lunga (capitolo sulla decodifica)."
         return translate(self.model, self.tokenizer, sentences, beam, alpha)
 
-# %% ../book/84_in_cinque_minuti.ipynb #6324b37b
+# %% ../book/84_in_cinque_minuti.ipynb #643939ac
 MODELS = Path(common.__file__).resolve().parents[1] / "models"  # accanto ai sorgenti
 
 
@@ -61,7 +61,7 @@ def load_pretrained(
             return Translator(*load_model(folder / name, device))
     published = ", ".join(sorted({path.name for folder in model_folders() for path in folder.glob("*/")}))
     advice = f"Ci sono: {published}." if published else (
-        "I pesi stanno con i sorgenti: «git clone https://github.com/annotated-it/annotated», poi «pip install ./annotated», "
-        "o ANNOTATED_MODELS=annotated/models."
+        "I pesi stanno con i sorgenti: «git clone https://github.com/annotated-it/annotated», "
+        "poi «pip install ./annotated», o ANNOTATED_MODELS=annotated/models."
     )  # fmt: skip
     raise AnnotatedError(f"modello «{name}»: non è una cartella, né un modello pubblicato. {advice}")

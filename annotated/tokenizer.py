@@ -17,9 +17,9 @@ import sentencepiece as spm
 
 from .common import BOS, EOS, PAD, UNK, AnnotatedError, atomic_write, open_input
 
-# %% ../book/11_tokenizzazione.ipynb #2e10448f
+# %% ../book/11_tokenizzazione.ipynb #34699ab6
 def reservoir_sample(sentences: Iterable[str], n: int, seed: int) -> list[str]:
-    "Al più `n` frasi, ognuna con la stessa probabilità, senza sapere prima quanti sono (*reservoir sampling*)."
+    "Al più `n` frasi, ognuna con la stessa probabilità, senza sapere quante sono (*reservoir sampling*)."
     rng, kept = random.Random(seed), []
     for i, sentence in enumerate(sentences):
         if i < n:
@@ -28,25 +28,30 @@ def reservoir_sample(sentences: Iterable[str], n: int, seed: int) -> list[str]:
             kept[j] = sentence
     return kept
 
-# %% ../book/11_tokenizzazione.ipynb #e59d4267
+# %% ../book/11_tokenizzazione.ipynb #20ea1bcb
 def _is_ours(processor: spm.SentencePieceProcessor) -> bool:
-    "Se è un BPE con i quattro pezzi speciali al loro posto. In un BPE il punteggio di un pezzo è un intero: il suo posto."
+    "Se è un BPE con i quattro pezzi speciali al loro posto."
     special = [processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id()]
     scores = [processor.get_score(i) for i in range(processor.get_piece_size())]
-    return special == [PAD, UNK, BOS, EOS] and all(score.is_integer() for score in scores)
+    bpe = all(score.is_integer() for score in scores)  # in un BPE il punteggio di un pezzo dice il suo posto
+    return special == [PAD, UNK, BOS, EOS] and bpe
 
-# %% ../book/11_tokenizzazione.ipynb #4295082d
+# %% ../book/11_tokenizzazione.ipynb #3f292932
 def _explain(error: str, vocab_size: int) -> str:
     "Un errore di SentencePiece, con il rimedio."
     if vocab_size <= EOS + 1:
-        return f"{vocab_size} pezzi non bastano nemmeno a quelli speciali: chiedine più di {EOS + 1} (--vocab-size)."
-    if least := re.search(r"required_chars\. \d+ vs (\d+)", error):
-        return f"un vocabolario di {vocab_size} pezzi non basta ai caratteri del testo: chiedine almeno {least[1]} (--vocab-size)."
-    limit = re.search(r"<= (\d+)", error)
-    advice = f"al più {limit[1]}" if limit else "meno"
-    return f"il testo è troppo poco per un vocabolario di {vocab_size} pezzi: chiedine {advice} (--vocab-size)."
+        what = f"{vocab_size} pezzi non bastano nemmeno a quelli speciali"
+        advice = f"più di {EOS + 1}"
+    elif least := re.search(r"required_chars\. \d+ vs (\d+)", error):
+        what = f"un vocabolario di {vocab_size} pezzi non basta ai caratteri del testo"
+        advice = f"almeno {least[1]}"
+    else:
+        what = f"il testo è troppo poco per un vocabolario di {vocab_size} pezzi"
+        limit = re.search(r"<= (\d+)", error)
+        advice = f"al più {limit[1]}" if limit else "meno"
+    return f"{what}: chiedine {advice} (--vocab-size)."
 
-# %% ../book/11_tokenizzazione.ipynb #029f6804
+# %% ../book/11_tokenizzazione.ipynb #5363ad58
 class Tokenizer:
     "Divide le frasi in pezzi (BPE) e le ricompone; un solo vocabolario per le due lingue."
 
@@ -87,15 +92,19 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: str | Path) -> "Tokenizer":
-        "Legge un modello scritto da `save`; `AnnotatedError` se manca, o se non è un modello SentencePiece come i nostri."
+        "Legge un modello scritto da `save`; `AnnotatedError` se manca, o se non è un modello come i nostri."
         with open_input(path) as file:
             model = file.read()
         try:
             tokenizer = cls(model)
         except RuntimeError as error:
-            raise AnnotatedError(f"{path}: non è un vocabolario SentencePiece. Copialo di nuovo o riaddestra.") from error
+            raise AnnotatedError(
+                f"{path}: non è un vocabolario SentencePiece. Copialo di nuovo o riaddestra."
+            ) from error
         if not _is_ours(tokenizer._processor):
-            raise AnnotatedError(f"{path}: è un vocabolario d'altro tipo. Serve un BPE con i pezzi speciali ai posti da 0 a 3.")
+            raise AnnotatedError(
+                f"{path}: è un vocabolario d'altro tipo. Serve un BPE con i pezzi speciali ai posti da 0 a 3."
+            )
         return tokenizer
 
     @classmethod
@@ -114,7 +123,8 @@ class Tokenizer:
         try:
             spm.SentencePieceTrainer.train(
                 sentence_iterator=iter(chosen), model_writer=output, model_type="bpe", vocab_size=vocab_size,
-                pad_id=PAD, unk_id=UNK, bos_id=BOS, eos_id=EOS, character_coverage=0.9999, num_threads=2, minloglevel=2,
+                pad_id=PAD, unk_id=UNK, bos_id=BOS, eos_id=EOS, character_coverage=0.9999,
+                num_threads=2, minloglevel=2,
             )  # fmt: skip
         except (RuntimeError, OverflowError, ValueError) as error:
             raise AnnotatedError(_explain(str(error), vocab_size)) from error

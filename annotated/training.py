@@ -6,7 +6,7 @@
 __all__ = ['LOG_EVERY', 'batch_stream', 'validation_loss', 'mean_weights', 'averaged_model', 'TrainingConfig', 'Progress', 'Run',
            'check_folder', 'reserved', 'on_device', 'train']
 
-# %% ../book/15_addestramento.ipynb #0834f3f6
+# %% ../book/15_addestramento.ipynb #790da3e2
 import copy
 import json
 import math
@@ -33,7 +33,8 @@ from tqdm import tqdm
 from .checkpoint import load_state, save_model, save_state, save_tensors
 from .common import AnnotatedError, atomic_write, number, reason
 from .data import Batch, Corpus, make_batches
-from .engine import Objective, autocast, new_scaler, rank_and_size, sum_over_processes, train_step_in_memory
+from .engine import Objective, autocast, new_scaler, rank_and_size
+from .engine import sum_over_processes, train_step_in_memory
 from .optim import make_optimizer, noam, translation_loss
 from .tokenizer import Tokenizer
 from .transformer import Transformer, is_count
@@ -55,7 +56,7 @@ def batch_stream(corpus: Corpus, max_tokens: int, seed: int, skip: int = 0) -> I
                 yield batch._replace(tgt_out=torch.zeros_like(batch.tgt_out))
         skip = max(0, skip - len(batches))
 
-# %% ../book/15_addestramento.ipynb #71ec4b55
+# %% ../book/15_addestramento.ipynb #45cf5adb
 @torch.inference_mode()
 def validation_loss(
     model: Transformer, corpus: Corpus, max_tokens: int, precision: str = "fp32"
@@ -63,7 +64,7 @@ def validation_loss(
     "La perdita su coppie mai usate per addestrare; più processi si dividono i lotti."
     model.eval()
     device, (rank, size) = next(model.parameters()).device, rank_and_size()
-    totals = torch.zeros(2, dtype=torch.float64)  # perdita, pezzi: sul processore, perché non ogni scheda ha float64
+    totals = torch.zeros(2, dtype=torch.float64)  # perdita, pezzi; sul processore: non ogni scheda ha float64
     for indices in make_batches(corpus.lengths, max_tokens, seed=0)[rank::size]:
         batch = Batch(*(x.to(device) for x in corpus.batch(indices)))
         with autocast(device, precision):
@@ -99,10 +100,10 @@ def averaged_model(
         old.unlink()
     return averaged
 
-# %% ../book/15_addestramento.ipynb #eaf93912
+# %% ../book/15_addestramento.ipynb #293b1c0c
 @dataclass(frozen=True)
 class TrainingConfig:
-    """Come si addestra; i valori predefiniti sono quelli di Base, tranne i pezzi per lotto (25.000 nell'articolo).
+    """Come si addestra; i valori predefiniti sono quelli di Base, tranne `max_tokens` (25.000 nell'articolo).
 
     Solleva `AnnotatedError` se un valore è fuori misura.
     """
@@ -115,7 +116,7 @@ class TrainingConfig:
     valid_every: int = 1000  # passi fra una validazione (e un checkpoint) e la successiva
     average: int = 5  # il modello è la media degli ultimi checkpoint (§6.1); 1 = solo l'ultimo
     patience: int | None = None  # validazioni senza un miglioramento dopo le quali ci si ferma; None = mai
-    minutes: float | None = None  # quanto può durare questo giro: poi misura, salva e si ferma; None = quanto serve
+    minutes: float | None = None  # dopo quanti minuti misura, salva e si ferma; None = quando ha finito
     precision: str = "fp32"  # dei prodotti di matrici: fp32, bf16 o fp16
     compiled: bool = False  # `torch.compile`
     tensorboard: bool = False  # scrive il diario anche per TensorBoard
@@ -132,7 +133,7 @@ class TrainingConfig:
         if not 0 <= self.smoothing < 1:
             raise AnnotatedError(f"smoothing = {self.smoothing}: serve un numero da 0 a 1, 1 escluso.")
 
-# %% ../book/15_addestramento.ipynb #5674416a
+# %% ../book/15_addestramento.ipynb #f060802a
 @dataclass
 class Progress:
     "A che punto è un addestramento."
@@ -144,7 +145,8 @@ class Progress:
     log: list[dict[str, Any]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        if not (is_count(self.step + 1) and is_count(self.parts) and all(isinstance(row, dict) for row in self.log)):
+        rows = all(isinstance(row, dict) for row in self.log)
+        if not (is_count(self.step + 1) and is_count(self.parts) and rows):
             raise ValueError("non è lo stato di un addestramento")
 
     @property
@@ -190,14 +192,16 @@ class Run:
     def last_step(self) -> bool:
         return self.expired or self.progress.step >= self.config.max_steps
 
-# %% ../book/15_addestramento.ipynb #415adc80
+# %% ../book/15_addestramento.ipynb #9b9d392a
 LOG_EVERY = 20  # passi fra una riga di log e la successiva
 
 
 def _finite(loss: float, run: Run) -> float:
     if not math.isfinite(loss):
-        good = f"L'ultimo stato buono è in {run.folder}: riprendi con --resume e" if run.progress.valid_losses else "Ricomincia con"
-        raise AnnotatedError(f"passo {run.progress.step}: la perdita non è più un numero. {good} un --factor più piccolo.")
+        step, good = run.progress.step, "Ricomincia con"
+        if run.progress.valid_losses:
+            good = f"L'ultimo stato buono è in {run.folder}: riprendi con --resume e"
+        raise AnnotatedError(f"passo {step}: la perdita non è più un numero. {good} un --factor più piccolo.")
     return loss
 
 
@@ -222,18 +226,20 @@ class _Meter:
         "Una riga di diario; poi si ricomincia a contare."
         now, loss = time.perf_counter(), _finite(self.loss, self.run)
         speed, seconds = self.tokens.item() / (now - self.started), now - self.beginning
-        measures = {"loss": loss, "learning_rate": rate, "tokens_per_second": round(speed), "seconds": round(seconds, 1)}
+        measures = {"loss": loss, "learning_rate": rate}
+        measures |= {"tokens_per_second": round(speed), "seconds": round(seconds, 1)}
         self.run.progress.log.append({"step": self.run.progress.step, **measures})
         self.losses, self.started = [], now
         self.tokens.zero_()
         return f"perdita {number(loss, '.3f')}, {number(speed, ',.0f')} pezzi/s"
 
-# %% ../book/15_addestramento.ipynb #93a15987
+# %% ../book/15_addestramento.ipynb #d711e70f
 def _save_progress(run: Run) -> None:
     if rank_and_size()[0] > 0:  # con più processi scrive uno solo
         return
     run.progress.scaler = run.scaler.state_dict() if run.scaler else {}
-    save_state(run.folder / "state.safetensors", run.model, run.optimizer, run.tokenizer, **asdict(run.progress))
+    path = run.folder / "state.safetensors"
+    save_state(path, run.model, run.optimizer, run.tokenizer, **asdict(run.progress))
     if run.progress.step:
         with atomic_write(run.folder / "log.jsonl") as file:
             file.writelines(f"{json.dumps(entry)}\n".encode() for entry in run.progress.log)
@@ -249,14 +255,18 @@ def _to_tensorboard(folder: Path, log: list[dict[str, Any]]) -> None:
             for name in row.keys() - {"step"}:
                 writer.add_scalar(name, row[name], row["step"])
 
-# %% ../book/15_addestramento.ipynb #ef03441c
+# %% ../book/15_addestramento.ipynb #406603ac
 def _validate(run: Run, validation: Corpus) -> float:  # la perdita di validazione
     (rank, size), progress, config = rank_and_size(), run.progress, run.config
-    averaged = averaged_model(run.folder, run.model, progress.step, config.average) if rank == 0 else copy.deepcopy(run.model)
+    if rank == 0:
+        averaged = averaged_model(run.folder, run.model, progress.step, config.average)
+    else:
+        averaged = copy.deepcopy(run.model)
     if size > 1:
         for p in averaged.parameters():
             dist.broadcast(p.data, src=0)
-    valid = _finite(validation_loss(averaged, validation, min(config.max_tokens, 4096), config.precision), run)
+    loss = validation_loss(averaged, validation, min(config.max_tokens, 4096), config.precision)
+    valid = _finite(loss, run)
     if rank == 0 and valid < min(progress.valid_losses, default=math.inf):
         save_model(run.folder, averaged, run.tokenizer)
     progress.log.append({"step": progress.step, "valid_loss": valid})
@@ -286,28 +296,31 @@ def _signals() -> Iterator[list[int]]:
         for wanted, handler in before.items():
             signal.signal(wanted, handler)
 
-# %% ../book/15_addestramento.ipynb #cbd260bb
+# %% ../book/15_addestramento.ipynb #5e3c3809
 def _check_agreement(*facts: Any) -> None:
     rank, size = rank_and_size()
     everyone: list[Any] = [None] * size
     if size > 1:
         dist.all_gather_object(everyone, facts)
     if size > 1 and any(other != everyone[0] for other in everyone):
-        raise AnnotatedError(f"processo {rank}: dati, vocabolario o stato diversi da quelli degli altri. Copia la stessa cartella su ogni macchina.")
+        different = "dati, vocabolario o stato diversi da quelli degli altri"
+        raise AnnotatedError(f"processo {rank}: {different}. Copia la stessa cartella su ogni macchina.")
 
-# %% ../book/15_addestramento.ipynb #421db887
+# %% ../book/15_addestramento.ipynb #26accf5d
 def check_folder(folder: Path, resume: bool) -> None:
     """Solleva `AnnotatedError` se in `folder` non si può addestrare senza toccare ciò che c'è già.
 
-    Chi comincia vuole una cartella senza pesi; chi riprende vuole lo stato, oppure, se non c'è nulla, comincia.
+    Chi comincia vuole una cartella senza pesi; chi riprende vuole lo stato o, se non c'è nulla, comincia.
     """
     weights = sorted(folder.glob("*.safetensors"))
     if weights and not resume:
-        raise AnnotatedError(f"{folder}: contiene già un modello. Continualo con --resume o scegli un'altra --out.")
+        raise AnnotatedError(
+            f"{folder}: contiene già un modello. Continualo con --resume o scegli un'altra --out."
+        )
     if weights and not (folder / "state.safetensors").exists():
         raise AnnotatedError(
-            f"{folder}: ci sono dei pesi, ma non state.safetensors, da cui riprendere. Parti da quei pesi con --init "
-            f"{folder} in un'altra --out."
+            f"{folder}: ci sono dei pesi, ma non state.safetensors, da cui riprendere. "
+            f"Parti da quei pesi con --init {folder} in un'altra --out."
         )
 
 
@@ -321,7 +334,9 @@ def _start(run: Run, resume: bool) -> None:
             run.progress = Progress(**{name: saved[name] for name in asdict(run.progress)})
             begun = {name: run.progress.stream[name] for name in stream}
         except (KeyError, TypeError, ValueError) as error:
-            raise AnnotatedError(f"{path}: non è lo stato di un addestramento. Parti dai pesi con --init in un'altra --out.") from error
+            raise AnnotatedError(
+                f"{path}: non è lo stato di un addestramento. Parti dai pesi con --init in un'altra --out."
+            ) from error
         for name, value in begun.items():
             if stream[name] != value:
                 told = f"{name} = {value}, non {stream[name]}"
@@ -330,33 +345,39 @@ def _start(run: Run, resume: bool) -> None:
         run.scaler.load_state_dict(run.progress.scaler)
     _check_agreement(run.tokenizer.fingerprint, stream, run.progress.step)
 
-# %% ../book/15_addestramento.ipynb #ff569c98
+# %% ../book/15_addestramento.ipynb #0a284049
 @contextmanager
 def reserved(folder: Path) -> Iterator[None]:
-    "Tiene `folder` per un addestramento solo; `AnnotatedError` se ce n'è già uno, o se non vi si può scrivere."
+    "Tiene `folder` per un addestramento solo; `AnnotatedError` se ce n'è già uno, o se non si può scrivervi."
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = FileLock(folder / ".lucchetto", is_singleton=True)
         lock.acquire(blocking=False)
     except Timeout:
-        raise AnnotatedError(f"{folder}: vi scrive già un altro addestramento. Aspetta che finisca o scegli un'altra --out.") from None
+        raise AnnotatedError(
+            f"{folder}: vi scrive già un altro addestramento. Aspetta che finisca o scegli un'altra --out."
+        ) from None
     except OSError as error:
-        raise AnnotatedError(f"{folder}: non riesco a scrivere ({reason(error)}). Scegli un'altra --out.") from error
+        raise AnnotatedError(
+            f"{folder}: non riesco a scrivere ({reason(error)}). Scegli un'altra --out."
+        ) from error
     try:
         yield
     finally:
         lock.release()
 
-# %% ../book/15_addestramento.ipynb #94ea5e28
+# %% ../book/15_addestramento.ipynb #547ffd49
 def _together(run: Run, mine: bool) -> bool:
     "Se qualcuno dei processi ha una ragione per fermarsi."
     if rank_and_size()[1] == 1:
         return mine
-    return run.progress.step % LOG_EVERY == 0 and bool(sum_over_processes(torch.tensor(int(mine), device=run.device)))
+    wish = torch.tensor(int(mine), device=run.device)
+    return run.progress.step % LOG_EVERY == 0 and bool(sum_over_processes(wish))
 
-# %% ../book/15_addestramento.ipynb #f604a852
+# %% ../book/15_addestramento.ipynb #c8389043
 def _objective(run: Run) -> nn.Module:
-    objective, (rank, size) = Objective(run.model.train(), run.config.smoothing, run.config.compiled), rank_and_size()
+    objective = Objective(run.model.train(), run.config.smoothing, run.config.compiled)
+    rank, size = rank_and_size()
     if size == 1:
         return objective
     if rank > 0:
@@ -376,14 +397,16 @@ def on_device(batches: Iterator[Batch], device: torch.device) -> Iterator[Batch]
         batch = following
     yield batch
 
-# %% ../book/15_addestramento.ipynb #77ca8ad4
+# %% ../book/15_addestramento.ipynb #c4339c2f
 def _steps(run: Run, training: Corpus, validation: Corpus) -> None:
     "I passi che mancano, con diario, validazioni e salvataggi."
     objective, config, progress = _objective(run), run.config, run.progress
-    batches = on_device(batch_stream(training, config.max_tokens, config.seed, skip=progress.step), run.device)
+    stream = batch_stream(training, config.max_tokens, config.seed, skip=progress.step)
+    batches = on_device(stream, run.device)
     if progress.step == 0:  # così riprende anche chi viene ucciso prima della prima validazione
         _save_progress(run)
-    bar = tqdm(total=config.max_steps, initial=progress.step, unit="passo", desc="addestramento", disable=rank_and_size()[0] > 0)
+    look = {"unit": "passo", "desc": "addestramento", "disable": rank_and_size()[0] > 0}
+    bar = tqdm(total=config.max_steps, initial=progress.step, **look)
     meter = _Meter(run)
     deadline = meter.started + 60 * (config.minutes or math.inf)
     with bar, _signals() as received:
@@ -404,7 +427,8 @@ def _steps(run: Run, training: Corpus, validation: Corpus) -> None:
                 pause = time.perf_counter()
                 valid = _validate(run, validation)
                 perplexity = number(math.exp(valid), ".2f")
-                bar.write(f"passo {progress.step}: validazione {number(valid, '.4f')} (perplessità {perplexity})", sys.stderr)
+                told = f"validazione {number(valid, '.4f')} (perplessità {perplexity})"
+                bar.write(f"passo {progress.step}: {told}", sys.stderr)
                 _save_progress(run)
                 meter.started += time.perf_counter() - pause  # la velocità è quella dei passi
             if _together(run, bool(received)):
@@ -412,7 +436,7 @@ def _steps(run: Run, training: Corpus, validation: Corpus) -> None:
                 _save_progress(run)
                 raise KeyboardInterrupt(f"stato salvato al passo {progress.step}: riprendi con --resume")
 
-# %% ../book/15_addestramento.ipynb #d9567b9c
+# %% ../book/15_addestramento.ipynb #58722bd0
 def train(
     model: Transformer,
     tokenizer: Tokenizer,
@@ -422,15 +446,16 @@ def train(
     folder: str | Path,  # dove scrivere modello, stato e log
     resume: bool = False,  # riprende da `state.safetensors`; se la cartella è vuota, comincia
 ) -> float:  # la miglior perdita di validazione, in nat per pezzo
-    """Addestra `model`; in `folder` tiene i pesi migliori, `state.safetensors` da cui riprendere e `log.jsonl`.
+    """Addestra `model`; in `folder` tiene i pesi migliori, lo stato da cui riprendere e `log.jsonl`.
 
-    Solleva `AnnotatedError` se `folder` contiene già un modello e non lo si riprende, o se la perdita non è più un
-    numero: lo stato salvato resta l'ultimo buono. A SIGTERM o SIGINT salva e solleva `KeyboardInterrupt`. Con `torchrun`
-    la eseguono tutti i processi.
+    Solleva `AnnotatedError` se `folder` contiene già un modello e non lo si riprende, o se la perdita non è
+    più un numero: lo stato salvato resta l'ultimo buono. A SIGTERM o SIGINT salva e solleva
+    `KeyboardInterrupt`. Con `torchrun` la eseguono tutti i processi.
     """
     device = next(model.parameters()).device
-    progress = Progress({"seed": config.seed, "max_tokens": config.max_tokens, "tokens": len(training.tokens)})
-    run = Run(model, tokenizer, config, Path(folder), make_optimizer(model), new_scaler(device, config.precision), progress)
+    stream = {"seed": config.seed, "max_tokens": config.max_tokens, "tokens": len(training.tokens)}
+    optimizer, scaler = make_optimizer(model), new_scaler(device, config.precision)
+    run = Run(model, tokenizer, config, Path(folder), optimizer, scaler, Progress(stream))
     with reserved(run.folder) if rank_and_size()[0] == 0 else nullcontext():
         _start(run, resume)
         _steps(run, training, validation)

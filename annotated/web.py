@@ -6,7 +6,7 @@
 __all__ = ['SENTENCES', 'SWAP', 'CANDIDATES', 'READY_LEVELS', 'in_bytes', 'export_web', 'load_web', 'ready_answer', 'LiveModel',
            'live_model']
 
-# %% ../book/88_nel_browser.ipynb #2cce53ee
+# %% ../book/88_nel_browser.ipynb #e8ebae60
 import base64
 import hashlib
 import json
@@ -26,15 +26,8 @@ from .common import BOS, EOS, AnnotatedError, atomic_write, reason
 from .decoding import beam_search, encode_sources, quantize_rows
 from .tokenizer import Tokenizer
 from .pretrained import load_pretrained
-from annotated.study.viewer import (
-    HEAD_COLORS,
-    Kind,
-    PageFigure,
-    asset,
-    attention_maps,
-    page_element,
-    view_data,
-)
+from .study.viewer import HEAD_COLORS, Kind, PageFigure, asset, attention_maps
+from .study.viewer import page_element, view_data
 from .transformer import Config, Transformer
 
 # %% ../book/88_nel_browser.ipynb #46119dca
@@ -84,16 +77,16 @@ def _write_script(path: Path, value: Any) -> None:
     with atomic_write(path) as file:
         file.write(f"annotatedFile={text};\n".encode())
 
-# %% ../book/88_nel_browser.ipynb #661fec57
+# %% ../book/88_nel_browser.ipynb #8b3b2bd6
 def export_web(
     name: str,  # un modello pubblicato, o una cartella
     out: str | Path,
-    part_bytes: int = 1_000_000,  # quanti byte di pesi per file: la barra di caricamento avanza di un file alla volta
+    part_bytes: int = 1_000_000,  # byte di pesi per file: la barra di caricamento avanza di un file per volta
 ) -> str:  # l'impronta di ciò che è stato scritto
-    """Scrive in `out` un modello per il browser: `modello.js` (forma e vocabolario), `pesi-0.js`, `pesi-1.js`… e una pagina.
+    """Scrive in `out` un modello per il browser: forma e vocabolario in `modello.js`, pesi, e una pagina.
 
-    Sono script, che si caricano anche aprendo `index.html` da disco. Solleva `AnnotatedError` se il modello non si legge, se il
-    vocabolario non è BPE o se non si può scrivere.
+    Sono script, che si caricano anche aprendo `index.html` da disco. Solleva `AnnotatedError` se il modello
+    non si legge, se il vocabolario non è BPE o se non si può scrivere.
     """
     out = Path(out)
     model, tokenizer = load_pretrained(name)
@@ -102,27 +95,32 @@ def export_web(
     fingerprint = hashlib.sha256(json.dumps(index).encode() + data).hexdigest()[:16]
     parts = [data[i : i + part_bytes] for i in range(0, len(data), part_bytes)]
     for i, part in enumerate(parts):
-        _write_script(out / f"pesi-{i}.js", {"fingerprint": fingerprint, "data": base64.b64encode(part).decode()})
-    _write_script(out / "modello.js", {"fingerprint": fingerprint, "bytes": len(data), "parts": len(parts), **index})
+        text = base64.b64encode(part).decode()
+        _write_script(out / f"pesi-{i}.js", {"fingerprint": fingerprint, "data": text})
+    head = {"fingerprint": fingerprint, "bytes": len(data), "parts": len(parts)}
+    _write_script(out / "modello.js", {**head, **index})
     for old in set(out.glob("pesi-*.js")) - {out / f"pesi-{i}.js" for i in range(len(parts))}:
         old.unlink()
     live_model(name, url=".").save(out / "index.html")
     return fingerprint
 
-# %% ../book/88_nel_browser.ipynb #1d71bb35
+# %% ../book/88_nel_browser.ipynb #5019a837
 def _read_script(path: Path) -> Any:
     try:
         return json.loads(path.read_text("utf-8").partition("=")[2].rstrip(";\n"))
     except OSError as error:
         raise AnnotatedError(
-            f"{path}: non riesco a leggere ({reason(error)}). Riscrivi la cartella con «annotated export --to web»."
+            f"{path}: non riesco a leggere ({reason(error)}). "
+            "Riscrivi la cartella con «annotated export --to web»."
         ) from error
     except ValueError as error:
-        raise AnnotatedError(f"{path}: file rovinato. Riscrivi la cartella con «annotated export --to web».") from error
+        raise AnnotatedError(
+            f"{path}: file rovinato. Riscrivi la cartella con «annotated export --to web»."
+        ) from error
 
 
 def load_web(folder: str | Path) -> Transformer:
-    """Il modello che `export_web` ha scritto in `folder`, in PyTorch: il termine di confronto per quello del browser.
+    """Il modello che `export_web` ha scritto in `folder`, in PyTorch: a lui si confronta quello del browser.
 
     Solleva `AnnotatedError` se un file manca, è rovinato o è di un altro modello.
     """
@@ -131,7 +129,8 @@ def load_web(folder: str | Path) -> Transformer:
     parts = [_read_script(folder / f"pesi-{i}.js") for i in range(index["parts"])]
     if any(part["fingerprint"] != index["fingerprint"] for part in parts):
         raise AnnotatedError(
-            f"{folder}: i pesi sono di un altro modello. Riscrivi la cartella con «annotated export --to web»."
+            f"{folder}: i pesi sono di un altro modello. "
+            "Riscrivi la cartella con «annotated export --to web»."
         )
     data = b"".join(base64.b64decode(part["data"]) for part in parts)
     floats = torch.tensor(np.frombuffer(data, "<f4", index["floats"]))
@@ -143,7 +142,7 @@ def load_web(folder: str | Path) -> Transformer:
     model.load_state_dict(state)
     return model.eval()
 
-# %% ../book/88_nel_browser.ipynb #7ef66a22
+# %% ../book/88_nel_browser.ipynb #6b1ed90c
 SENTENCES = (
     "The animal didn't cross the street because it was too tired.",
     "The animal didn't cross the street because it was too wide.",
@@ -160,7 +159,7 @@ READY_LEVELS = 200  # scalini dei pesi di una frase pronta: due decimali giusti
 def ready_answer(
     model: Transformer, tokenizer: Tokenizer, sentence: str
 ) -> dict[str, Any]:
-    "Ciò che la pagina mostra di una frase senza caricare il modello: traduzione greedy, candidati, attenzioni."
+    "Ciò che la pagina mostra di una frase prima del modello: traduzione greedy, candidati, attenzioni."
     [src] = encode_sources(tokenizer, [sentence], model.config.max_len, "frase")
     source = torch.tensor([src])
     tgt = [*beam_search(model, source, beam=1)[0][0].ids, EOS]

@@ -40,15 +40,18 @@ if "google.colab" in sys.modules:
     import subprocess
     from pathlib import Path
 
+    home = "/content/annotated"
     revision = "refs/heads/main"  # nei quaderni pubblicati, il commit da cui vengono
-    if not Path("/content/annotated/pyproject.toml").exists():
-        Path("/content/annotated").mkdir(exist_ok=True)
-        for command in (["init"], ["fetch", "--depth=1", "{repository}.git", revision], ["checkout", "FETCH_HEAD"]):
-            subprocess.run(["git", *command, "-q"], cwd="/content/annotated", check=True)
-    subprocess.run([sys.executable, "-m", "pip", "install", "-qe", "/content/annotated[corpora,marian]"], check=True)
-    sys.path.insert(0, "/content/annotated")  # un'installazione modificabile vale solo dal prossimo avvio
+    if not Path(home, "pyproject.toml").exists():
+        Path(home).mkdir(exist_ok=True)
+        fetch = ["fetch", "--depth=1", "{repository}.git", revision]
+        for command in (["init"], fetch, ["checkout", "FETCH_HEAD"]):
+            subprocess.run(["git", *command, "-q"], cwd=home, check=True)
+    subprocess.run([sys.executable, "-m", "pip", "install", "-qe", home + "[corpora,marian]"], check=True)
+    sys.path.insert(0, home)  # un'installazione modificabile vale solo dal prossimo avvio
 elif not (find_spec("annotated") and find_spec("annotated.knn")):  # su PyPI «annotated» è un altro progetto
-    raise ImportError("Manca il pacchetto del libro: «git clone {repository}», poi «pip install -e annotated».")"""
+    clone, install = "git clone {repository}", "pip install -e annotated"
+    raise ImportError(f"Manca il pacchetto del libro: «{{clone}}», poi «{{install}}».")"""
 REPOSITORY = yaml.safe_load((BOOK / "_config.yml").read_text("utf-8"))["repository"]["url"]
 
 

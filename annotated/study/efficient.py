@@ -30,14 +30,18 @@ def local_mask(
     mask = offset.abs() <= r
     return (mask & (offset <= 0) if causal else mask)[None, None]
 
-# %% ../../book/25_efficiente.ipynb #4ba48786
+# %% ../../book/25_efficiente.ipynb #712be9df
 def _check(Q: Tensor, K: Tensor, mask: Tensor | None, same_length: bool) -> None:
     if same_length and Q.size(-2) != K.size(-2):
-        raise AnnotatedError(f"{Q.size(-2)} query e {K.size(-2)} chiavi: devono essere di una stessa sequenza.")
+        raise AnnotatedError(
+            f"{Q.size(-2)} query e {K.size(-2)} chiavi: devono essere di una stessa sequenza."
+        )
     if mask is not None and mask.size(-2) != 1:
-        raise AnnotatedError(f"maschera {tuple(mask.shape)}: può solo dire quali chiavi esistono, (..., 1, S).")
+        raise AnnotatedError(
+            f"maschera {tuple(mask.shape)}: può solo dire quali chiavi esistono, (..., 1, S)."
+        )
 
-# %% ../../book/25_efficiente.ipynb #6e794a1f
+# %% ../../book/25_efficiente.ipynb #e9028e69
 def local_attention(
     Q: Tensor,  # le query, (..., T, d_k)
     K: Tensor,  # le chiavi, (..., T, d_k)
@@ -49,9 +53,10 @@ def local_attention(
 ) -> Tensor:  # solo l'uscita, (..., T, d_v)
     """L'uscita di `attention` con `local_mask`, in un tempo proporzionale a T·r (Vaswani 2017, §4).
 
-    Una posizione di riempitivo che non vede chiavi vere rende un valore qualunque, finito (in `attention`, NaN).
+    Il riempitivo che non vede chiavi vere rende un valore qualunque, finito (in `attention`, NaN).
 
-    Solleva `AnnotatedError` se `r` è negativo, se query e chiavi non sono in ugual numero o se `mask` varia fra le query.
+    Solleva `AnnotatedError` se `r` è negativo, se query e chiavi non sono altrettante o se `mask` varia fra
+    le query.
     """
     _check(Q, K, mask, same_length=True)
     if r < 0:
@@ -68,10 +73,11 @@ def local_attention(
         allowed = allowed & (s <= t)
     if mask is not None:  # tagliata come le chiavi: (..., blocchi, 1, 3b)
         allowed = allowed & F.pad(mask, (b, b + tail)).unfold(-1, 3 * b, b).transpose(-3, -2)
-        allowed = allowed | ~allowed.any(dim=-1, keepdim=True)  # il riempitivo lontano da tutto: che renda un numero
+        alone = ~allowed.any(dim=-1, keepdim=True)  # il riempitivo lontano da tutto: che renda un numero
+        allowed = allowed | alone
     return attention(Q, K, V, allowed)[0].flatten(-3, -2)[..., :T, :]
 
-# %% ../../book/25_efficiente.ipynb #8b5b3114
+# %% ../../book/25_efficiente.ipynb #36e64577
 def strided_mask(
     T: int,
     stride: int,  # passo l, di solito vicino a √T
@@ -88,7 +94,7 @@ def fixed_mask(
     stride: int,  # lunghezza l dei blocchi
     device: torch.device | None = None,  # dove stanno query e chiavi
 ) -> Tensor:  # (1, 1, T, T)
-    "Causale: il proprio blocco, più l'ultima posizione di ogni blocco (Child 2019, §4.3, c = 1); True = può guardare."
+    "Causale: il proprio blocco e l'ultimo posto di ciascuno (Child 2019, §4.3, c = 1); True = può guardare."
     s = torch.arange(T, device=device)
     t = s[:, None]
     return ((s <= t) & ((s // stride == t // stride) | (s % stride == stride - 1)))[None, None]
@@ -116,7 +122,7 @@ def _with_ones(V: Tensor) -> Tensor:
 def _normalised(total: Tensor) -> Tensor:
     return total[..., :-1] / total[..., -1:]  # (..., d_v)
 
-# %% ../../book/25_efficiente.ipynb #f680e835
+# %% ../../book/25_efficiente.ipynb #21dbee00
 def linear_attention(
     Q: Tensor,  # le query, (..., T, d_k)
     K: Tensor,  # le chiavi, (..., S, d_k)
@@ -127,7 +133,7 @@ def linear_attention(
     causal: bool = False,  # la query t guarda solo le chiavi fino a t
     block: int = 64,  # posizioni elaborate insieme, nel verso causale
 ) -> Tensor:  # solo l'uscita, (..., T, d_v)
-    """Attenzione con pesi φ(q)·φ(k), normalizzati, in un tempo proporzionale a T (Katharopoulos 2020, §3.2 e §3.3).
+    """Attenzione con pesi φ(q)·φ(k), normalizzati, in tempo proporzionale a T (Katharopoulos 2020, §3.2-3.3).
 
     Una query senza chiavi dà NaN, come in `attention`.
 
@@ -141,12 +147,13 @@ def linear_attention(
         return _normalised(fQ @ (fK.mT @ V1))
     state = fK.new_zeros(*fK.shape[:-2], fK.size(-1), V1.size(-1))  # (..., m, d_v + 1): ancora niente
     outputs = []
-    for q, k, v in zip(fQ.split(block, dim=-2), fK.split(block, dim=-2), V1.split(block, dim=-2), strict=True):
+    blocks = zip(*(x.split(block, dim=-2) for x in (fQ, fK, V1)), strict=True)
+    for q, k, v in blocks:
         outputs.append(q @ state + (q @ k.mT).tril() @ v)  # ciò che precede il blocco, e il blocco
         state = state + k.mT @ v
     return _normalised(torch.cat(outputs, dim=-2))
 
-# %% ../../book/25_efficiente.ipynb #1f248229
+# %% ../../book/25_efficiente.ipynb #c0eb6fd9
 def linear_step(
     q: Tensor,  # (..., d_k)
     k: Tensor,  # (..., d_k)
@@ -155,7 +162,7 @@ def linear_step(
     *,
     features: Callable[[Tensor], Tensor] = elu_features,
 ) -> tuple[Tensor, Tensor]:  # uscita (..., d_v) e stato nuovo
-    "Una posizione di `linear_attention` causale: scrive (k, v) nello stato e lo legge con q (Katharopoulos 2020, §3.4)."
+    "Un passo di `linear_attention` causale: aggiorna lo stato e lo legge con q (Katharopoulos 2020, §3.4)."
     written = features(k).unsqueeze(-1) * _with_ones(v).unsqueeze(-2)  # prodotto esterno, (..., m, d_v + 1)
     state = written if state is None else state + written
     return _normalised((features(q).unsqueeze(-2) @ state).squeeze(-2)), state
@@ -183,12 +190,12 @@ def positive_features(
     x = x / x.size(-1) ** 0.25
     return torch.exp(x @ W.T - x.pow(2).sum(dim=-1, keepdim=True) / 2) / math.sqrt(W.size(0))
 
-# %% ../../book/25_efficiente.ipynb #202ce682
+# %% ../../book/25_efficiente.ipynb #10b81c3f
 def trigonometric_features(
     x: Tensor,  # query o chiavi, (..., d_k)
     W: Tensor,  # direzioni, (m, d_k)
 ) -> Tensor:  # (..., 2m), di segno qualunque
-    "Come `positive_features`, con seni e coseni: dove exp(q·k) è piccolo l'errore è grande (Choromanski 2021, §2.3)."
+    "Come `positive_features`, con seni e coseni: male dove exp(q·k) è piccolo (Choromanski 2021, §2.3)."
     x = x / x.size(-1) ** 0.25
     angles, size = x @ W.T, torch.exp(x.pow(2).sum(dim=-1, keepdim=True) / 2)
     return size * torch.cat([angles.cos(), angles.sin()], dim=-1) / math.sqrt(W.size(0))

@@ -14,12 +14,12 @@ from ..encoder import Encoder
 from ..masks import causal_mask, padding_mask
 from ..transformer import Config, TiedEmbedding, init_weights
 
-# %% ../../book/26_famiglia.ipynb #17eebfa8
+# %% ../../book/26_famiglia.ipynb #5b49e576
 class LanguageModel(nn.Module):
-    """Una pila di blocchi che dà, a ogni posizione, un punteggio per ogni parola: che modello sia lo dice la maschera.
+    """Una pila di blocchi che a ogni posizione dà un punteggio a ogni parola: la maschera dice che modello è.
 
-    Senza maschera è un encoder (BERT), con `causal_mask` un decoder senza cross-attention (GPT), con `prefix_mask` un
-    prefixLM. Gli embedding servono anche in uscita. Di `config` non usa `N_decoder` e `h_cross`.
+    Senza maschera è un encoder (BERT), con `causal_mask` un decoder senza cross-attention (GPT), con
+    `prefix_mask` un prefixLM. Gli embedding servono anche in uscita. Non usa `N_decoder` e `h_cross`.
     """
 
     def __init__(self, config: Config):
@@ -53,7 +53,7 @@ def prefix_mask(
     in_prefix = torch.arange(T, device=prefix.device) < prefix[:, None]  # (B, T)
     return causal_mask(T, prefix.device) | in_prefix[:, None, None, :]
 
-# %% ../../book/26_famiglia.ipynb #b3485b0e
+# %% ../../book/26_famiglia.ipynb #f59dcfa7
 def mask_tokens(
     tokens: Tensor,  # (B, T)
     mask: int,  # l'indice di [MASK]; lui e gli indici più bassi sono speciali: né nascosti né estratti a caso
@@ -61,12 +61,14 @@ def mask_tokens(
     rate: float = 0.15,  # la quota di parole su cui interrogare
     generator: torch.Generator | None = None,  # None = il generatore comune di PyTorch
 ) -> tuple[Tensor, Tensor]:  # righe guastate e bersagli, (B, T); PAD dove non si interroga
-    """Nasconde parole a caso (Devlin 2019, §3.1): l'80 % diventa [MASK], il 10 % una parola a caso, il 10 % resta.
+    """Nasconde parole a caso (Devlin 2019, §3.1): l'80 % diventa [MASK], il 10 % un'altra, il 10 % resta.
 
     Solleva `AnnotatedError` se `rate` non sta fra 0 e 1, o se dopo `mask` non c'è nessuna parola.
     """
     if not 0 < rate <= 1 or not 0 <= mask < vocab_size - 1:
-        raise AnnotatedError(f"rate={rate} e mask={mask} non vanno: 0 < rate ≤ 1 e 0 ≤ mask < {vocab_size - 1}.")
+        raise AnnotatedError(
+            f"rate={rate} e mask={mask} non vanno: 0 < rate ≤ 1 e 0 ≤ mask < {vocab_size - 1}."
+        )
 
     def uniform() -> Tensor:  # (B, T), numeri fra 0 e 1
         return torch.rand(tokens.shape, generator=generator, device=tokens.device)
@@ -77,19 +79,20 @@ def mask_tokens(
     corrupted = torch.where(chosen & (fate >= 0.9), any_word, corrupted)
     return corrupted, tokens.masked_fill(~chosen, PAD)
 
-# %% ../../book/26_famiglia.ipynb #717ddb9f
+# %% ../../book/26_famiglia.ipynb #c34a2636
 @torch.inference_mode()
 def continue_text(
     model: LanguageModel,
     text: Tensor,  # (B, T): l'inizio, ugualmente lungo in tutte le righe, senza PAD
     length: int,  # quante parole aggiungere, al più
-    prefix: bool = False,  # True: l'inizio è un prefisso che si guarda tutto (prefixLM); False: tutto causale (GPT)
-    temperature: float = 0.0,  # 0 = la parola più probabile; oltre 0 si estrae a sorte, con i logit divisi per lei
+    prefix: bool = False,  # True: l'inizio si guarda tutto, come prefisso (prefixLM); False: causale (GPT)
+    temperature: float = 0.0,  # 0 = la parola più probabile; oltre, a sorte, con i logit divisi per lei
     generator: torch.Generator | None = None,  # None = il generatore comune di PyTorch
 ) -> Tensor:  # (B, T + n), n ≤ length; dopo EOS solo PAD
     """Continua `text` una parola alla volta, finché ogni riga ha scritto EOS. PAD, UNK e BOS non si scrivono.
 
-    Solleva `AnnotatedError` se l'inizio contiene PAD o la temperatura è negativa; `ValueError` oltre `max_len`.
+    Solleva `AnnotatedError` se l'inizio contiene PAD o la temperatura è negativa; `ValueError` se è troppo
+    lungo.
     """
     if (text == PAD).any():
         raise AnnotatedError("l'inizio da continuare contiene riempitivo: raggruppa le righe per lunghezza.")

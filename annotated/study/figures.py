@@ -29,7 +29,7 @@ COLORS = {  # Okabe e Ito: distinguibili anche da chi non vede il rosso o il ver
 }
 QUERY, KEY, VALUE = COLORS["blu"], COLORS["arancio"], COLORS["verde"]  # gli stessi in tutto il libro
 
-# %% ../../book/99_figure.ipynb #24cf124a
+# %% ../../book/99_figure.ipynb #a3ddb231
 def _show(spec: dict[str, Any], **metadata: Any) -> dict[str, Any]:
     version = spec["$schema"].rsplit("/v", 1)[1].split(".")[0]
     html = alt.renderers._plugins["html"](spec, **metadata)
@@ -42,15 +42,16 @@ class _Formatter(ScalarFormatter):
 
 
 def setup() -> None:
-    """Prepara le figure di un quaderno: stile e colori di matplotlib, grafici Altair che si vedono anche senza rete.
+    """Prepara le figure di un quaderno: stile e colori di matplotlib, grafici Altair anche senza rete.
 
-    Ogni grafico Altair esce sia come HTML (per Jupyter e Colab) sia come specifica Vega-Lite (che il libro disegna
-    da sé).
+    Ogni grafico Altair esce sia come HTML (per Jupyter e Colab) sia come specifica Vega-Lite (che il libro
+    disegna da sé).
     """
     from matplotlib_inline.backend_inline import set_matplotlib_formats
 
     set_matplotlib_formats("svg")
-    matplotlib.scale.ScalarFormatter = _Formatter  # type: ignore[attr-defined]  # gli assi nascono così, con la virgola
+    # gli assi nascono così, con la virgola
+    matplotlib.scale.ScalarFormatter = _Formatter  # type: ignore[attr-defined]
     plt.rcParams.update(
         {
             "axes.prop_cycle": plt.cycler(color=list(COLORS.values())),

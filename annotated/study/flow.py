@@ -6,7 +6,7 @@
 __all__ = ['INPUT', 'Flow', 'flow', 'flows', 'rollout', 'through', 'integrated_gradients', 'occlusion', 'deletion',
            'linear_probe']
 
-# %% ../../book/82_valori_e_flusso.ipynb #5ddc7aa3
+# %% ../../book/82_valori_e_flusso.ipynb #20ffd0ec
 from collections.abc import Hashable, Sequence
 from contextlib import ExitStack
 from typing import Any, NamedTuple
@@ -17,14 +17,7 @@ from torch import Tensor
 from ..common import PAD
 from ..multihead import MultiHeadAttention, split_heads
 from .heads import Head, attention_of
-from annotated.study.patching import (
-    Stream,
-    Twins,
-    activations,
-    logit_gap,
-    margins,
-    replaced,
-)
+from .patching import Stream, Twins, activations, logit_gap, margins, replaced
 from ..transformer import Transformer
 
 # %% ../../book/82_valori_e_flusso.ipynb #a43eaf23

@@ -290,7 +290,7 @@ def bleu_difference(
 # %% ../../book/82_dietro_le_figure.ipynb #50089263
 from random import Random
 
-# %% ../../book/82_dietro_le_figure.ipynb #66e31295
+# %% ../../book/82_dietro_le_figure.ipynb #ce6ba056
 DETERMINERS = "the this that every my his her our".split()
 ADJECTIVES = (
     "old new small big little strange beautiful good poor rich young famous".split()
@@ -300,8 +300,9 @@ NOUNS = (
     "dog horse book letter house door table window garden car bridge picture road tree"
 ).split()
 VERBS = (
-    "see/saw/seen find/found/found know/knew/known follow/followed/followed touch/touched/touched forget/forgot/forgotten "
-    "describe/described/described watch/watched/watched paint/painted/painted remember/remembered/remembered"
+    "see/saw/seen find/found/found know/knew/known follow/followed/followed touch/touched/touched "
+    "forget/forgot/forgotten describe/described/described watch/watched/watched paint/painted/painted "
+    "remember/remembered/remembered"
 ).split()
 PREPOSITIONS = "near behind with from for under".split()
 AUXILIARIES = {
@@ -315,15 +316,15 @@ AUXILIARIES = {
 ADVERBS = "never always often already really finally".split()
 OPENINGS = ["", "", "Yesterday", "Sometimes", "In the end"]
 
-# %% ../../book/82_dietro_le_figure.ipynb #1f8d0a45
+# %% ../../book/82_dietro_le_figure.ipynb #c3986bc8
 RELATIONS = [
-    ("nome", "determinante"), ("nome", "aggettivo"), ("verbo", "soggetto"), ("verbo", "oggetto"), ("verbo", "ausiliare"),
-    ("preposizione", "nome"),
+    ("nome", "determinante"), ("nome", "aggettivo"), ("verbo", "soggetto"),
+    ("verbo", "oggetto"), ("verbo", "ausiliare"), ("preposizione", "nome"),
 ]  # fmt: skip
 
 
 class Parsed(NamedTuple):
-    "Una frase inglese e le sue dipendenze: per ogni relazione le coppie (reggente, dipendente), indici di `words`."
+    "Una frase inglese e le sue dipendenze: per ogni relazione le coppie (reggente, dipendente), come indici."
 
     words: list[str]
     relations: dict[tuple[str, str], list[tuple[int, int]]]

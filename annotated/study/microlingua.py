@@ -45,7 +45,7 @@ NOUNS = [
     for en, it, gender in map(str.split, entries.split(", "))
 ]
 
-# %% ../../book/10_microlingua.ipynb #e816370f
+# %% ../../book/10_microlingua.ipynb #2eb7fe26
 _ADJECTIVES = {  # inglese, radice italiana: la desinenza -o/-a la dà l'antecedente
     "animal": "tired stanc, hungry affamat, scared spaventat, thirsty assetat, sleepy assonnat",
     "place": "wide larg, narrow strett, crowded affollat, muddy fangos, flooded allagat",
@@ -53,18 +53,25 @@ _ADJECTIVES = {  # inglese, radice italiana: la desinenza -o/-a la dà l'anteced
     "machine": "broken guast, rusty arrugginit, noisy rumoros, overloaded sovraccaric, unsafe insicur",
 }
 ADJECTIVES = {
-    category: [tuple(entry.split()) for entry in entries.split(", ")] for category, entries in _ADJECTIVES.items()
+    category: [tuple(entry.split()) for entry in entries.split(", ")]
+    for category, entries in _ADJECTIVES.items()
 }
 
-# %% ../../book/10_microlingua.ipynb #79e23f9c
+# %% ../../book/10_microlingua.ipynb #248f8f1d
 VERBS = [
     ("cross", "crossed", "attraversò"), ("reach", "reached", "raggiunse"), ("see", "saw", "vide"),
     ("avoid", "avoided", "evitò"), ("leave", "left", "lasciò"), ("find", "found", "trovò"),
     ("touch", "touched", "toccò"), ("block", "blocked", "bloccò"), ("follow", "followed", "seguì"),
 ]  # fmt: skip
-ADVERBS = [("", ""), ("yesterday", "ieri"), ("once", "una volta"), ("suddenly", "all'improvviso"), ("often", "spesso")]
+ADVERBS = [
+    ("", ""), ("yesterday", "ieri"), ("once", "una volta"),
+    ("suddenly", "all'improvviso"), ("often", "spesso"),
+]  # fmt: skip
 CONJUNCTIONS = [("because", "perché"), ("since", "poiché"), ("when", "quando"), ("while", "mentre")]
-INTENSIFIERS = [("too", "troppo"), ("very", "molto"), ("so", "così"), ("quite", "piuttosto"), ("really", "davvero")]
+INTENSIFIERS = [
+    ("too", "troppo"), ("very", "molto"), ("so", "così"),
+    ("quite", "piuttosto"), ("really", "davvero"),
+]  # fmt: skip
 
 # %% ../../book/10_microlingua.ipynb #9ffc82ac
 class Example(NamedTuple):
@@ -75,7 +82,7 @@ class Example(NamedTuple):
     antecedent: Noun
     distractor: Noun
 
-# %% ../../book/10_microlingua.ipynb #106f6a00
+# %% ../../book/10_microlingua.ipynb #be3e6ad1
 def _sentence(text: str) -> str:
     return text[0].upper() + text[1:] + "."
 
@@ -94,17 +101,20 @@ def make_example(
     """Compone la coppia di frasi; `antecedent` (`n1` o `n2`) decide pronome e accordo in italiano."""
     ending = "o" if antecedent.gender == "m" else "a"
     predicate = f"didn't {verb[0]}" if negated else verb[1]
-    en = f"{adverb[0]} the {n1.en} {predicate} the {n2.en} {conjunction[0]} it was {intensifier[0]} {adjective[0]}"
+    en = f"{adverb[0]} the {n1.en} {predicate} the {n2.en} "
+    en += f"{conjunction[0]} it was {intensifier[0]} {adjective[0]}"
     it = f"{adverb[1]} {n1.article}{n1.it} {'non ' if negated else ''}{verb[2]} {n2.article}{n2.it} "
     it += f"{conjunction[1]} ess{ending} era {intensifier[1]} {adjective[1]}{ending}"
     return Example(_sentence(en.strip()), _sentence(it.strip()), antecedent, n2 if antecedent is n1 else n1)
 
-# %% ../../book/10_microlingua.ipynb #82cd057c
+# %% ../../book/10_microlingua.ipynb #0cdc0f90
 # coppie non ordinate di nomi di categorie diverse: l'aggettivo dice quale dei due è «it»
 PAIRS = [(a, b) for i, a in enumerate(NOUNS) for b in NOUNS[i + 1 :] if a.category != b.category]
 # da parte ne restano sessanta, tutte di generi diversi: chi non risolve «it» indovina una volta su due
 HELD_OUT = [(a, b) for a, b in PAIRS if (a.en, b.en) == ("animal", "street")]
-HELD_OUT += random.Random(2017).sample([p for p in PAIRS if p[0].gender != p[1].gender and p not in HELD_OUT], 59)
+HELD_OUT += random.Random(2017).sample(
+    [p for p in PAIRS if p[0].gender != p[1].gender and p not in HELD_OUT], 59
+)
 
 # %% ../../book/10_microlingua.ipynb #6fcd981d
 def generate(n: int, seed: int = 0, held_out: bool = False) -> list[Example]:

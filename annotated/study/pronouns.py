@@ -25,9 +25,10 @@ from .coreference import Probe, read_probes
 from ..data import read_lines
 from .microlingua import Noun
 
-# %% ../../book/87_frasi_con_it.ipynb #3c409c59
+# %% ../../book/87_frasi_con_it.ipynb #a1d7d0e7
 _ARTICLES = {
-    "": ("il ", "lo ", "la ", "l'"), "a": ("al ", "allo ", "alla ", "all'"), "da": ("dal ", "dallo ", "dalla ", "dall'"),
+    "": ("il ", "lo ", "la ", "l'"),
+    "a": ("al ", "allo ", "alla ", "all'"), "da": ("dal ", "dallo ", "dalla ", "dall'"),
     "di": ("del ", "dello ", "della ", "dell'"), "in": ("nel ", "nello ", "nella ", "nell'"),
     "su": ("sul ", "sullo ", "sulla ", "sull'"),
 }  # fmt: skip
@@ -46,18 +47,21 @@ def article(
         return elided
     return la if gender == "f" else lo if _LO.match(word) else il
 
-# %% ../../book/87_frasi_con_it.ipynb #8cded687
+# %% ../../book/87_frasi_con_it.ipynb #6fe9cdb3
 FOLDER = Path(str(files("annotated.study")))
 
 
 def _rows(name: str, columns: int) -> Iterator[list[str]]:
     "Le righe di un file del lessico, divise in colonne; salta i commenti e la riga con i nomi delle colonne."
     path = FOLDER / f"pronouns_{name}.tsv"
-    lines = [(number, line) for number, line in enumerate(read_lines(path), 1) if line and not line.startswith("#")]
+    numbered = enumerate(read_lines(path), 1)
+    lines = [(number, line) for number, line in numbered if line and not line.startswith("#")]
     for number, line in lines[1:]:
         row = line.split("\t")
         if len(row) != columns:
-            raise AnnotatedError(f"{path}, riga {number}: {len(row)} colonne invece di {columns}. Correggi la riga.")
+            raise AnnotatedError(
+                f"{path}, riga {number}: {len(row)} colonne invece di {columns}. Correggi la riga."
+            )
         yield row
 
 
@@ -74,14 +78,14 @@ def _read_nouns() -> dict[str, dict[str, list[Noun]]]:
 
 NOUNS = _read_nouns()  # tipo → genere → nomi
 
-# %% ../../book/87_frasi_con_it.ipynb #1a76a71e
+# %% ../../book/87_frasi_con_it.ipynb #08ae43ea
 class Adjective(NamedTuple):
     "Un aggettivo o participio: inglese, maschile e femminile italiani, e il segno che dice come si usa."
 
     en: str
     m: str
     f: str
-    mark: str  # `!` non si gradua; `*` è un participio, e non si gradua; `^` regge «had become»; vuoto si gradua
+    mark: str  # vuoto: si gradua; `!` no; `*` è un participio, e non si gradua; `^` regge «had become»
 
 
 def _adjective(en: str, it: str) -> Adjective:
@@ -99,7 +103,7 @@ def _read_adjectives() -> dict[tuple[str, str], list[Adjective]]:
 
 ADJECTIVES = _read_adjectives()  # (ruolo, tipo) → aggettivi
 
-# %% ../../book/87_frasi_con_it.ipynb #324619af
+# %% ../../book/87_frasi_con_it.ipynb #0d1c73df
 class Frame(NamedTuple):
     "Una cornice: la frase principale nelle due lingue, chi ci può stare e quali ruoli decidono."
 
@@ -118,35 +122,51 @@ def _template(text: str, bare: str) -> str:
 
 
 FRAMES = [
-    Frame(relation, tense, (a.split(), b.split()), (r.split(), s.split()), _template(en, "en"), _template(it, "il"))
+    Frame(
+        relation,
+        tense,
+        (a.split(), b.split()),
+        (r.split(), s.split()),
+        _template(en, "en"),
+        _template(it, "il"),
+    )
     for relation, tense, a, b, r, s, en, it in _rows("frames", 8)
 ]
 
-# %% ../../book/87_frasi_con_it.ipynb #2ee54bb0
-_TAILS = {  # relazione → (segno richiesto all'aggettivo, inglese, italiano); ~ chiede che sia qualcuno a giudicare
+# %% ../../book/87_frasi_con_it.ipynb #b1de6c43
+# relazione → (segno richiesto all'aggettivo, inglese, italiano); ~ chiede che sia qualcuno a giudicare
+_TAILS = {
     "cause": [
         ("", " because it was {x}", " perché era {x}"), ("", " because it was {x}", " perché era {x}"),
         ("", " since it was {x}", " dato che era {x}"), ("", " as it was {x}", " poiché era {x}"),
         ("", " given that it was {x}", " visto che era {x}"), ("", ". It was {x}", ". Era {x}"),
-        ("~", " because it looked {x}", " perché sembrava {x}"), ("~", " because it seemed {x}", " perché sembrava {x}"),
+        ("~", " because it looked {x}", " perché sembrava {x}"),
+        ("~", " because it seemed {x}", " perché sembrava {x}"),
         ("^", " because it had become {x}", " perché era diventat{o} {x}"),
         ("*", " because it had been {x}", " perché era stat{o} {x}"),
         ("*", " because somebody had {x} it", " perché qualcuno l'aveva {x}"),
     ],
     "contrast": [
-        ("", " although it was {x}", " anche se era {x}"), ("", " even though it was {x}", " nonostante fosse {x}"),
-        ("", " though it was {x}", " benché fosse {x}"), ("~", " even though it looked {x}", " anche se sembrava {x}"),
+        ("", " although it was {x}", " anche se era {x}"),
+        ("", " even though it was {x}", " nonostante fosse {x}"),
+        ("", " though it was {x}", " benché fosse {x}"),
+        ("~", " even though it looked {x}", " anche se sembrava {x}"),
         ("^", " although it had become {x}", " anche se era diventat{o} {x}"),
         ("*", " although it had been {x}", " anche se era stat{o} {x}"),
     ],
     "but": [("", ", but it was {x}", ", ma era {x}"), ("", ". However, it was {x}", ". Però era {x}")],
-    "when": [("", " when it was {x}", " quando era {x}"), ("", " whenever it was {x}", " ogni volta che era {x}")],
+    "when": [
+        ("", " when it was {x}", " quando era {x}"), ("", " whenever it was {x}", " ogni volta che era {x}"),
+    ],
     "until": [("", " until it was {x}", " finché non è stat{o} {x}")],
-    "once": [("", " once it was {x}", " quando è stat{o} {x}"), ("", " as soon as it was {x}", " non appena è stat{o} {x}")],
+    "once": [
+        ("", " once it was {x}", " quando è stat{o} {x}"),
+        ("", " as soon as it was {x}", " non appena è stat{o} {x}"),
+    ],
 }  # fmt: skip
 _TAILS["fail"] = _TAILS["cause"]
 
-# %% ../../book/87_frasi_con_it.ipynb #cf78307e
+# %% ../../book/87_frasi_con_it.ipynb #189c7890
 _DEGREES = {"very": "molto", "so": "così", "quite": "piuttosto", "really": "davvero", "too": "troppo"}
 _GRADES = {
     "cause": "very so quite really",
@@ -154,9 +174,9 @@ _GRADES = {
     "contrast": "very quite really",
     "but": "too too very really",
 }
-_PRESENT = dict(zip(
-    "was had looked seemed era Era fosse sembrava aveva".split(), "is has looks seems è È sia sembra ha".split(), strict=True
-))  # fmt: skip
+_PRESENT = dict(pair.split("=") for pair in (
+    "was=is had=has looked=looks seemed=seems era=è Era=È fosse=sia sembrava=sembra aveva=ha"
+).split())  # fmt: skip
 
 
 @cache
@@ -171,34 +191,42 @@ def _tails(relation: str, past: bool, mark: str, judged: bool) -> list[tuple[str
         if not past:
             en, it = (re.sub(r"\w+", lambda m: _PRESENT.get(m[0], m[0]), text) for text in (en, it))
         tails += [(en, it)] * max(1, len(grades) // 2)  # circa un terzo senza avverbio
-        tails += [(en.replace("{x}", f"{g} {{x}}"), it.replace("{x}", f"{_DEGREES[g]} {{x}}")) for g in grades]
+        tails += [
+            (en.replace("{x}", f"{g} {{x}}"), it.replace("{x}", f"{_DEGREES[g]} {{x}}")) for g in grades
+        ]
     return tails
 
-# %% ../../book/87_frasi_con_it.ipynb #ea2dbd6f
+# %% ../../book/87_frasi_con_it.ipynb #ca23800d
 _AGENTS = [  # inglese, soggetto italiano, ausiliare
-    ("I", "", "ho"), ("I", "", "ho"), ("we", "", "abbiamo"), ("we", "", "abbiamo"), ("they", "", "hanno"), ("you", "", "hai"),
-    ("the workers", "gli operai ", "hanno"), ("my parents", "i miei genitori ", "hanno"), ("Paolo", "Paolo ", "ha"),
-    ("the neighbours", "i vicini ", "hanno"), ("our friends", "i nostri amici ", "hanno"), ("Marta", "Marta ", "ha"),
+    ("I", "", "ho"), ("I", "", "ho"), ("we", "", "abbiamo"), ("we", "", "abbiamo"),
+    ("they", "", "hanno"), ("you", "", "hai"), ("the workers", "gli operai ", "hanno"),
+    ("my parents", "i miei genitori ", "hanno"), ("Paolo", "Paolo ", "ha"),
+    ("the neighbours", "i vicini ", "hanno"), ("our friends", "i nostri amici ", "hanno"),
+    ("Marta", "Marta ", "ha"),
 ]  # fmt: skip
 _OPENINGS = {
     "past": [("yesterday ", "ieri "), ("in the end ", "alla fine "), ("that morning ", "quella mattina "),
-             ("this time ", "questa volta "), ("a week ago ", "una settimana fa "), ("once again ", "ancora una volta ")],
-    "imp": [("that day ", "quel giorno ")], "pres": [("as you know, ", "come sai, ")], "ask": [("please, ", "per favore, ")],
+             ("this time ", "questa volta "), ("a week ago ", "una settimana fa "),
+             ("once again ", "ancora una volta ")],
+    "imp": [("that day ", "quel giorno ")], "pres": [("as you know, ", "come sai, ")],
+    "ask": [("please, ", "per favore, ")],
     "fut": [("tomorrow ", "domani "), ("perhaps ", "forse "), ("this time ", "questa volta ")],
 }  # fmt: skip
 
-# %% ../../book/87_frasi_con_it.ipynb #dd168892
+# %% ../../book/87_frasi_con_it.ipynb #686d0bb2
 _FUNCTION = frozenset(  # parole che reggono la frase e non dicono di che cosa si parla
-    "a about after ago all an and are as at away back badly be because been before but by couldn't can't did didn't do does doesn't "
-    "don't down even for from front had has have how i if in instead into is it its less me more my never not of on once or our out "
-    "over perhaps please really so some somebody soon than that the there they though although this through time to too under until up very "
-    "was we when whenever will with without won't you your quite given since".split()
+    "a about after ago all an and are as at away back badly be because been before but by couldn't can't "
+    "did didn't do does doesn't don't down even for from front had has have how i if in instead into is "
+    "it its less me more my never not of on once or our out over perhaps please really so some somebody "
+    "soon than that the there they though although this through time to too under until up very was we "
+    "when whenever will with without won't you your quite given since".split()
 )
 _IRREGULAR = dict(pair.split("=") for pair in (
-    "ate=eat left=leave ran=run went=go gone=go flew=fly spat=spit bit=bite broke=break broken=break hid=hide hidden=hide lost=lose won=win "
-    "stolen=steal stole=steal bought=buy sold=sell built=build caught=catch saw=see seen=see slept=sleep burnt=burn written=write wrote=write "
-    "kept=keep took=take came=come got=get found=find chose=choose threw=throw wore=wear worn=wear hung=hang fell=fall fallen=fall sank=sink "
-    "tore=tear torn=tear frozen=freeze heard=hear lit=light shown=show"
+    "ate=eat left=leave ran=run went=go gone=go flew=fly spat=spit bit=bite broke=break broken=break "
+    "hid=hide hidden=hide lost=lose won=win stolen=steal stole=steal bought=buy sold=sell built=build "
+    "caught=catch saw=see seen=see slept=sleep burnt=burn written=write wrote=write kept=keep took=take "
+    "came=come got=get found=find chose=choose threw=throw wore=wear worn=wear hung=hang fell=fall "
+    "fallen=fall sank=sink tore=tear torn=tear frozen=freeze heard=hear lit=light shown=show"
 ).split())  # fmt: skip
 
 
@@ -211,7 +239,7 @@ def stem(word: str) -> str:
 
 
 def content(text: str) -> set[str]:
-    "Le radici delle parole piene di un testo inglese: non gli ausiliari, gli articoli, le congiunzioni, le preposizioni."
+    "Le radici delle parole piene di un testo inglese: non articoli, ausiliari, congiunzioni, preposizioni."
     return {stem(word) for word in re.findall(r"[\w']+", text.lower()) if word not in _FUNCTION}
 
 
@@ -219,7 +247,7 @@ def stem_it(word: str) -> str:
     "La radice di un nome o aggettivo italiano: cade la vocale finale."
     return re.sub("[aeioàèéìòù]$", "", word)
 
-# %% ../../book/87_frasi_con_it.ipynb #b83d2d68
+# %% ../../book/87_frasi_con_it.ipynb #b80d3566
 @cache
 def _probes() -> list[Probe]:
     return read_probes()
@@ -233,7 +261,7 @@ def _clue_it(probe: Probe) -> str:
 
 @cache
 def _banned() -> tuple[dict[str, set[str]], dict[frozenset[str], set[str]]]:
-    "Gli indizi vietati a ogni verbo, e quelli vietati a ogni coppia di nomi: parole inglesi e radici italiane."
+    "Gli indizi vietati a ogni verbo e a ogni coppia di nomi: parole inglesi e radici italiane."
     verbs: dict[str, set[str]] = {}
     pairs: dict[frozenset[str], set[str]] = {}
     for probe in _probes():
@@ -244,15 +272,17 @@ def _banned() -> tuple[dict[str, set[str]], dict[frozenset[str], set[str]]]:
             pairs.setdefault(pair, set()).update(clues)
     return verbs, pairs
 
-# %% ../../book/87_frasi_con_it.ipynb #855eee5e
+# %% ../../book/87_frasi_con_it.ipynb #d3beab7d
 def vocabulary() -> tuple[set[str], set[str]]:
     "Le radici di tutte le parole che il generatore può scrivere: inglesi e italiane."
     pieces = [(f.en, f.it) for f in FRAMES] + [(en, it) for tails in _TAILS.values() for _, en, it in tails]
-    pieces += [(en, subject) for en, subject, _ in _AGENTS] + [pair for pairs in _OPENINGS.values() for pair in pairs]
+    pieces += [(en, subject) for en, subject, _ in _AGENTS]
+    pieces += [pair for pairs in _OPENINGS.values() for pair in pairs]
     pieces += [(n.en, n.it) for genders in NOUNS.values() for nouns in genders.values() for n in nouns]
     pieces += [(a.en, a.m) for adjectives in ADJECTIVES.values() for a in adjectives]
     english = set().union(*(content(re.sub("{.*?}", "", en)) for en, _ in pieces))
-    italian = {stem_it(word) for _, it in pieces for word in re.findall(r"\w+", re.sub("{.*?}", "", it).lower())}
+    words = (word for _, it in pieces for word in re.findall(r"\w+", re.sub("{.*?}", "", it).lower()))
+    italian = {stem_it(word) for word in words}
     return english, italian - {"stat"}  # «stato» qui è sempre participio di essere, mai il nome
 
 
@@ -314,10 +344,12 @@ def _cumulative() -> list[float]:
         total[choice.frame] += root
     return list(accumulate(root / total[choice.frame] for choice, root in zip(choices(), roots, strict=True)))
 
-# %% ../../book/87_frasi_con_it.ipynb #a2c4e37b
+# %% ../../book/87_frasi_con_it.ipynb #cf90c9c7
 @cache
 def _forms(noun: Noun) -> dict[str, str]:
-    forms = {preposition or "il": article(noun.it, noun.gender, preposition) + noun.it for preposition in _ARTICLES}
+    forms = {
+        preposition or "il": article(noun.it, noun.gender, preposition) + noun.it for preposition in _ARTICLES
+    }
     return {**forms, "en": noun.en, "o": "o" if noun.gender == "m" else "a"}
 
 
@@ -325,16 +357,20 @@ def _sentence(text: str) -> str:
     return text[0].upper() + text[1:] + "."
 
 
-def _compose(rng: random.Random, number: int, nouns: tuple[Noun, Noun], antecedent: int, clue: Adjective) -> Probe:
+def _compose(
+    rng: random.Random, number: int, nouns: tuple[Noun, Noun], antecedent: int, clue: Adjective
+) -> Probe:
     frame, forms = FRAMES[number], (_forms(nouns[0]), _forms(nouns[1]))
     tails = _tails(frame.relation, frame.tense in ("past", "imp"), clue.mark, frame.en.startswith("{who}"))
-    opening = rng.choice(_OPENINGS[frame.tense]) if frame.relation != "when" and rng.random() < 0.2 else ("", "")
+    opened = frame.relation != "when" and rng.random() < 0.2
+    opening = rng.choice(_OPENINGS[frame.tense]) if opened else ("", "")
     (agent, subject, auxiliary), (tail, tail_it) = rng.choice(_AGENTS), rng.choice(tails)
     en = opening[0] + frame.en.format(*forms, who=agent) + tail.format(x=clue.en)
     it = opening[1] + frame.it.format(*forms, who=subject + auxiliary, who_not=f"{subject}non {auxiliary}")
     masculine, feminine = tail_it.format(x=clue.m, o="o"), tail_it.format(x=clue.f, o="a")
     right, wrong = (masculine, feminine) if nouns[antecedent].gender == "m" else (feminine, masculine)
-    return Probe(number, 1, _sentence(en), _sentence(it + right), _sentence(it + wrong), antecedent, clue.en, nouns)
+    texts = _sentence(en), _sentence(it + right), _sentence(it + wrong)
+    return Probe(number, 1, *texts, antecedent, clue.en, nouns)
 
 # %% ../../book/87_frasi_con_it.ipynb #2db651a4
 SAME_GENDER = 0.12  # quota di frasi con due nomi dello stesso genere
@@ -361,7 +397,7 @@ def _draw(rng: random.Random, held_out: bool) -> Probe | None:
         return None  # vietata, oppure «il deserto era deserto»
     return _compose(rng, choice.frame, (a, b), antecedent, clue)
 
-# %% ../../book/87_frasi_con_it.ipynb #186074be
+# %% ../../book/87_frasi_con_it.ipynb #f06d3727
 def capacity(held_out: bool = False) -> int:
     "Quante frasi distinte si possono chiedere a `generate`."
     total = sum(choice.pairs * sum(map(len, choice.clues)) for choice in choices())
@@ -371,11 +407,13 @@ def capacity(held_out: bool = False) -> int:
 def generate(
     n: int,
     seed: int = 0,
-    held_out: bool = False,  # con le coppie di nomi tenute da parte, che in addestramento non compaiono mai insieme
+    held_out: bool = False,  # con le coppie di nomi tenute da parte, mai insieme in addestramento
 ) -> list[Probe]:  # `frame` è il posto in FRAMES, `pair` sempre 1
     """Genera `n` frasi inglesi distinte, con la traduzione e la gemella che sbaglia l'accordo.
 
-    La gemella è uguale alla traduzione se l'aggettivo non distingue il genere (*fragile*). Solleva `AnnotatedError` se `n` non sta fra 1 e `capacity`.
+    La gemella è uguale alla traduzione se l'aggettivo non distingue il genere (*fragile*).
+
+    Solleva `AnnotatedError` se `n` non sta fra 1 e `capacity`.
     """
     if not 0 < n <= capacity(held_out):
         limit = capacity(held_out)

@@ -16,14 +16,15 @@ from torch import Tensor, nn
 from ..common import BOS, EOS, PAD
 from ..knn import attend
 
-# %% ../../book/23_ricorrenti.ipynb #5e96aaad
-State = tuple[Tensor, ...]  # ciò che una cella ricorda: uno o più vettori, (B, d); il primo è quello che mostra
+# %% ../../book/23_ricorrenti.ipynb #8f57adff
+State = tuple[Tensor, ...]  # ciò che una cella ricorda: uno o più vettori, (B, d); il primo è quello mostrato
 
 
 class Cell(nn.Module):
     """Una cella ricorrente: da un input e da ciò che ricorda a ciò che ricorderà.
 
-    Le sottoclassi dicono quanti blocchi di `d` numeri calcolano e quanti vettori ricordano. I pesi stanno come in PyTorch.
+    Le sottoclassi dicono quanti blocchi di `d` numeri calcolano e quanti vettori ricordano. I pesi stanno
+    come in PyTorch.
     """
 
     blocks: ClassVar[int] = 1
@@ -85,9 +86,9 @@ class Recurrent(nn.Module):
             outputs.append(state[0])
         return torch.stack(outputs, dim=1), state
 
-# %% ../../book/23_ricorrenti.ipynb #e70ec07d
+# %% ../../book/23_ricorrenti.ipynb #4ab71a20
 class LSTMCell(Cell):
-    "Long short-term memory (Hochreiter e Schmidhuber 1997), con la porta di Gers (2000): porte i, f, o e novità g."
+    "Long short-term memory (Hochreiter 1997), con la porta di Gers (2000): porte i, f, o e novità g."
 
     blocks = 4
     memories = 2
@@ -123,7 +124,7 @@ class GRUCell(Cell):
         n = (x_n + r * h_n).tanh()
         return (n + z * (h - n),)  # cioè (1 − z)·n + z·h
 
-# %% ../../book/23_ricorrenti.ipynb #8b808c20
+# %% ../../book/23_ricorrenti.ipynb #bae93df4
 class RNNEncoder(nn.Module):
     "Legge la frase di partenza con una GRU, o con due in versi opposti (Bahdanau 2015, §3.2)."
 
@@ -144,7 +145,7 @@ class RNNEncoder(nn.Module):
         self,
         src: Tensor,  # indici, (B, S)
         mask: Tensor | None = None,  # (B, S), True = può guardare
-    ) -> tuple[Tensor, Tensor]:  # uno stato per parola (B, S, d_memory) e quello di chi ha letto tutto (B, d_memory)
+    ) -> tuple[Tensor, Tensor]:  # uno stato per parola (B, S, d_memory) e quello di chi ha letto tutto (B, d)
         "Gli stati a ogni parola, e quello finale: il vettore fisso."
         x = self.embedding(src)
         states, (last,) = self.rightward(x, mask)
@@ -174,7 +175,7 @@ class FixedContext(nn.Module):
         "Il contesto (B, d_memory), che non dipende né dallo stato `s` (B, d) né dal passo `t`; nessun peso."
         return source.last, None
 
-# %% ../../book/23_ricorrenti.ipynb #76c817eb
+# %% ../../book/23_ricorrenti.ipynb #60505dc7
 class RNNDecoder(nn.Module):
     "Scrive la frase d'arrivo, una parola per volta, con una GRU e un contesto."
 
@@ -203,13 +204,13 @@ class RNNDecoder(nn.Module):
         state: State,
         source: Source,
         t: int,  # quante parole sono già scritte
-    ) -> tuple[Tensor, State, Tensor | None]:  # logit della prossima (B, V), nuovo stato, pesi (B, 1, S) o None
+    ) -> tuple[Tensor, State, Tensor | None]:  # logit della prossima (B, V), stato, pesi (B, 1, S) o None
         "Un passo."
         c, weights = self.context(state[0], source, t)
         state = self.cell(torch.cat([self.embedding(token), c], dim=-1), state)
         return self.read(torch.cat([state[0], c], dim=-1)), state, weights
 
-# %% ../../book/23_ricorrenti.ipynb #c7b521ca
+# %% ../../book/23_ricorrenti.ipynb #50dc54c3
 class Seq2Seq(nn.Module):
     "Encoder–decoder ricorrente: traduce con il contesto che gli si dà."
 
@@ -235,7 +236,7 @@ class Seq2Seq(nn.Module):
         self,
         src: Tensor,  # (B, S)
         tgt: Tensor,  # (B, T), comincia con BOS
-    ) -> tuple[Tensor, Tensor | None]:  # logit della parola successiva (B, T, V); pesi (B, T, S), se c'è attenzione
+    ) -> tuple[Tensor, Tensor | None]:  # logit della parola successiva (B, T, V); pesi (B, T, S) o None
         "*Teacher forcing*: a ogni passo il decoder riceve la parola giusta."
         source = self.encode(src)
         state, logits, rows = self.decoder.start(source), [], []
@@ -320,12 +321,12 @@ class Attention(nn.Module):
         c, weights = attend(scores, source.states)
         return c.squeeze(1), weights
 
-# %% ../../book/23_ricorrenti.ipynb #412c94ae
+# %% ../../book/23_ricorrenti.ipynb #74033bed
 class GaussianWindow(nn.Module):
-    """Attenzione locale: una campana da aggiungere agli score, che raccoglie l'attenzione intorno a una posizione p.
+    """Attenzione locale: una campana da aggiungere agli score, che raccoglie l'attenzione intorno al posto p.
 
-    Con `d_query` la posizione la predice la rete, p = (S − 1)·σ(...) (*local-p*, Luong 2015, eq. 9 e 10); senza, è quella
-    della parola da scrivere, p = t (*local-m*).
+    Con `d_query` il posto lo predice la rete, p = (S − 1)·σ(...) (*local-p*, Luong 2015, eq. 9 e 10); senza,
+    è quello della parola da scrivere, p = t (*local-m*).
     """
 
     def __init__(

@@ -187,12 +187,12 @@ def align_pieces(a: Sequence[str], b: Sequence[str]) -> list[tuple[int, int]]:
         for pair in zip(range(i, i_end), range(j, j_end), strict=True)
     ]
 
-# %% ../../book/82_dietro_le_figure.ipynb #d2f47a03
+# %% ../../book/82_dietro_le_figure.ipynb #a15356fd
 def quantize(
     weights: np.ndarray,  # righe che sommano a uno, (..., S)
     levels: int,  # gli scalini fra 0 e 1: un multiplo di 200
 ) -> np.ndarray:  # codici interi, (..., S)
-    "Un peso fra (c - 1)/levels e c/levels diventa il codice c; lo zero esatto, che viene da una maschera, resta 0."
+    "Un peso fra (c - 1)/levels e c/levels diventa il codice c; lo zero esatto, di una maschera, resta 0."
     codes = np.floor(np.clip(weights, 0, 1) * levels + 1e-9) + 1
     return np.where(weights > 0, codes, 0).astype(np.uint16)
 
@@ -213,9 +213,10 @@ def _pack(maps: Sequence[AttentionMap], levels: int) -> str:
     ).tobytes()
     return base64.b64encode(zlib.compress(planes, 9)).decode()
 
-# %% ../../book/82_dietro_le_figure.ipynb #b6c32e44
+# %% ../../book/82_dietro_le_figure.ipynb #e9c14066
 HEAD_COLORS = [
-    "#1f77b4", "#d95f02", "#2a9134", "#d62728", "#9467bd", "#9c6355", "#d6519f", "#7f7f7f", "#8a8a12", "#0e8f9f",
+    "#1f77b4", "#d95f02", "#2a9134", "#d62728", "#9467bd",
+    "#9c6355", "#d6519f", "#7f7f7f", "#8a8a12", "#0e8f9f",
 ]  # fmt: skip
 LEVELS = (10_000, 4_000, 2_000, 1_000, 400, 200)  # il primo con cui la vista sta nel limite
 LIMIT = 300_000  # byte
@@ -227,7 +228,10 @@ def view_data(
     "Le mappe come le legge il visore: forme, pezzi, e i pesi compressi di tutte."
     shapes = [[dict(zip("NhTS", m.weights.shape, strict=True)) for m in maps] for maps in sentences]
     axes = [
-        [{"kind": m.kind, **shape, "queries": [*m.queries], "keys": [*m.keys]} for m, shape in zip(*pair, strict=True)]
+        [
+            {"kind": m.kind, **shape, "queries": [*m.queries], "keys": [*m.keys]}
+            for m, shape in zip(*pair, strict=True)
+        ]
         for pair in zip(sentences, shapes, strict=True)
     ]
     weights = _pack([m for maps in sentences for m in maps], levels)
@@ -248,7 +252,7 @@ def _pairs(
     }
 
 
-# %% ../../book/82_dietro_le_figure.ipynb #eecb51d7
+# %% ../../book/82_dietro_le_figure.ipynb #af1bd4e1
 def asset(name: str) -> str:
     "Il testo di un file che viaggia con gli studi: programmi, stili, la pagina."
     return files("annotated.study").joinpath(name).read_text("utf-8")
@@ -267,7 +271,7 @@ def page_element(host: str, program: str, call: str, *arguments: Any) -> str:
 
 
 def check_page(path: Path) -> None:
-    "Solleva `AnnotatedError` se in `path` non si può scrivere una pagina: altra estensione, o cartella che manca."
+    "Solleva `AnnotatedError` se `path` non può essere una pagina: altra estensione, o cartella che manca."
     if path.suffix.lower() != ".html":
         raise AnnotatedError(
             f"{path}: la vista è una pagina web. Scegli un nome che finisca in .html."
@@ -290,7 +294,7 @@ class PageFigure:
         return self.html
 
     def save(self, path: str | Path, title: str | None = None) -> None:
-        "Scrive una pagina. Solleva `AnnotatedError` se il nome non finisce in .html o la cartella non esiste."
+        "Scrive una pagina; `AnnotatedError` se il nome non finisce in .html o la cartella non esiste."
         check_page(Path(path))
         head, tail = asset("web/page.html").replace("{testo}", self.text).split("{figura}")
         head = head.replace("{titolo}", escape(title or self.title))
@@ -364,7 +368,7 @@ def _panels(
         )
     return panels
 
-# %% ../../book/82_dietro_le_figure.ipynb #64e6cd80
+# %% ../../book/82_dietro_le_figure.ipynb #3f8f15fd
 def _draw(ax: Any, panel: _Panel, title: str, signed: bool) -> None:
     ax.imshow(
         panel.matrix,
@@ -391,7 +395,7 @@ def _draw(ax: Any, panel: _Panel, title: str, signed: bool) -> None:
 
 
 def _draw_all(heads: dict[int, list[_Panel]]) -> Figure:
-    "Un riquadro sotto l'altro, così che le etichette si leggano anche sul telefono: uno per testa, tre se le frasi sono due."
+    "Un riquadro sotto l'altro, leggibili anche sul telefono: uno per testa, tre se le frasi sono due."
     panels = [(head, panel) for head, of_head in heads.items() for panel in of_head]
     pair, n = len(panels) > len(heads), len(panels)
     fig, axes = plt.subplots(n, squeeze=False, figsize=(4.75, 4.6 * n), layout="constrained")
@@ -401,7 +405,7 @@ def _draw_all(heads: dict[int, list[_Panel]]) -> Figure:
     return fig
 
 
-# %% ../../book/82_dietro_le_figure.ipynb #6469114b
+# %% ../../book/82_dietro_le_figure.ipynb #3415f686
 @dataclass(frozen=True)
 class View(PageFigure):
     "Una vista pronta, che un quaderno mostra da sé. La costruisce `attention_view`."
@@ -412,9 +416,9 @@ class View(PageFigure):
     start: dict[str, Any]  # ciò che si vede all'apertura
     title: ClassVar[str] = "Vedere l'attenzione"
     text: ClassVar[str] = (
-        "Ogni testa di un Transformer distribuisce un peso fra i pezzi che può guardare: qui si vede quanto ogni pezzo "
-        "guarda ogni altro. Le miniature sono tutto il modello, una riga per strato e una colonna per testa: un clic ne "
-        "apre una. Un peso dice dove il modello ha guardato, non perché ha scelto."
+        "Ogni testa di un Transformer distribuisce un peso fra i pezzi che può guardare: qui si vede quanto "
+        "ogni pezzo guarda ogni altro. Le miniature sono tutto il modello, una riga per strato e una colonna "
+        "per testa: un clic ne apre una. Un peso dice dove il modello ha guardato, non perché ha scelto."
     )
 
     @property
@@ -445,7 +449,7 @@ class View(PageFigure):
             {head: _panels(maps, self.names, layer, head) for head in heads}
         )
 
-# %% ../../book/82_dietro_le_figure.ipynb #d4e18938
+# %% ../../book/82_dietro_le_figure.ipynb #2c806125
 def attention_view(
     maps: Sequence[AttentionMap],  # di una frase, per esempio da `read_attention`
     other: Sequence[AttentionMap] | None = None,  # della frase da confrontare
@@ -460,7 +464,7 @@ def attention_view(
     focus: int | None = None,  # …quale riga è già scelta, da 0
     anchor: str | None = None,  # il suo nome nell'indirizzo, per un collegamento che resti
 ) -> View:
-    """Il visore: tutte le teste in miniatura, quelle scelte in grande, i numeri di un pezzo, due frasi e la differenza.
+    """Il visore: teste in miniatura, quelle scelte in grande, i numeri di un pezzo, due frasi a confronto.
 
     La vista sta in `LIMIT` byte, con la risoluzione più fine possibile. Solleva `ValueError` se
     le due frasi hanno attenzioni diverse, o se attenzione, strato o teste non esistono.
@@ -486,32 +490,56 @@ def attention_view(
     start |= {"words": words, "focus": focus}
     return View(*_fit(sentences, names, start, anchor), sentences, names, start)
 
-# %% ../../book/82_dietro_le_figure.ipynb #ae1c4d44
+# %% ../../book/82_dietro_le_figure.ipynb #3e304def
 _ALIGNED = """\
-The red car is in front of the house.|La macchina rossa è davanti alla casa.|macchina:car rossa:red casa:house
-She bought a new book yesterday.|Ieri ha comprato un libro nuovo.|ieri:yesterday comprato:bought libro:book nuovo:new
-I have never seen such a big dog.|Non ho mai visto un cane così grande.|mai:never visto:seen cane:dog grande:big
-My brother works in a small office.|Mio fratello lavora in un piccolo ufficio.|fratello:brother lavora:works piccolo:small ufficio:office
-Tomorrow we will go to the sea.|Domani andremo al mare.|domani:tomorrow andremo:go mare:sea
-The old man lost his black hat.|Il vecchio uomo ha perso il suo cappello nero.|vecchio:old uomo:man perso:lost cappello:hat nero:black
-Do you know the name of this street?|Conosci il nome di questa strada?|conosci:know nome:name questa:this strada:street
-The children are playing in the garden.|I bambini giocano in giardino.|bambini:children giocano:playing giardino:garden
-The government has approved the new law.|Il governo ha approvato la nuova legge.|governo:government approvato:approved nuova:new legge:law
-The white horse was running slowly.|Il cavallo bianco correva lentamente.|cavallo:horse bianco:white correva:running lentamente:slowly
-I don't like this yellow dress.|Non mi piace questo vestito giallo.|piace:like questo:this vestito:dress giallo:yellow
-The European Parliament will vote tomorrow.|Il Parlamento europeo voterà domani.|parlamento:parliament europeo:european voterà:vote domani:tomorrow
-Her mother is a good teacher.|Sua madre è una brava insegnante.|madre:mother brava:good insegnante:teacher
-The international situation is very difficult.|La situazione internazionale è molto difficile.|situazione:situation internazionale:international molto:very difficile:difficult
-He wrote a long letter to his wife.|Scrisse una lunga lettera a sua moglie.|scrisse:wrote lunga:long lettera:letter moglie:wife
-The cold water came from the mountain.|L'acqua fredda veniva dalla montagna.|fredda:cold veniva:came montagna:mountain
-Every morning he drinks a cup of coffee.|Ogni mattina beve una tazza di caffè.|mattina:morning beve:drinks tazza:cup caffè:coffee
-The problem has a simple solution.|Il problema ha una soluzione semplice.|problema:problem soluzione:solution semplice:simple
-We need a common foreign policy.|Abbiamo bisogno di una politica estera comune.|bisogno:need politica:policy estera:foreign comune:common
-The train arrived late last night.|Il treno è arrivato tardi ieri sera.|treno:train arrivato:arrived tardi:late sera:night
-My friend speaks three languages.|Il mio amico parla tre lingue.|amico:friend parla:speaks tre:three lingue:languages
-The green door is closed.|La porta verde è chiusa.|porta:door verde:green chiusa:closed
-They live in a beautiful city.|Vivono in una bella città.|vivono:live bella:beautiful città:city
-The doctor read the last page of the report.|Il medico lesse l'ultima pagina della relazione.|medico:doctor lesse:read pagina:page relazione:report"""
+The red car is in front of the house.|La macchina rossa è davanti alla casa.|\
+macchina:car rossa:red casa:house
+She bought a new book yesterday.|Ieri ha comprato un libro nuovo.|\
+ieri:yesterday comprato:bought libro:book nuovo:new
+I have never seen such a big dog.|Non ho mai visto un cane così grande.|\
+mai:never visto:seen cane:dog grande:big
+My brother works in a small office.|Mio fratello lavora in un piccolo ufficio.|\
+fratello:brother lavora:works piccolo:small ufficio:office
+Tomorrow we will go to the sea.|Domani andremo al mare.|\
+domani:tomorrow andremo:go mare:sea
+The old man lost his black hat.|Il vecchio uomo ha perso il suo cappello nero.|\
+vecchio:old uomo:man perso:lost cappello:hat nero:black
+Do you know the name of this street?|Conosci il nome di questa strada?|\
+conosci:know nome:name questa:this strada:street
+The children are playing in the garden.|I bambini giocano in giardino.|\
+bambini:children giocano:playing giardino:garden
+The government has approved the new law.|Il governo ha approvato la nuova legge.|\
+governo:government approvato:approved nuova:new legge:law
+The white horse was running slowly.|Il cavallo bianco correva lentamente.|\
+cavallo:horse bianco:white correva:running lentamente:slowly
+I don't like this yellow dress.|Non mi piace questo vestito giallo.|\
+piace:like questo:this vestito:dress giallo:yellow
+The European Parliament will vote tomorrow.|Il Parlamento europeo voterà domani.|\
+parlamento:parliament europeo:european voterà:vote domani:tomorrow
+Her mother is a good teacher.|Sua madre è una brava insegnante.|\
+madre:mother brava:good insegnante:teacher
+The international situation is very difficult.|La situazione internazionale è molto difficile.|\
+situazione:situation internazionale:international molto:very difficile:difficult
+He wrote a long letter to his wife.|Scrisse una lunga lettera a sua moglie.|\
+scrisse:wrote lunga:long lettera:letter moglie:wife
+The cold water came from the mountain.|L'acqua fredda veniva dalla montagna.|\
+fredda:cold veniva:came montagna:mountain
+Every morning he drinks a cup of coffee.|Ogni mattina beve una tazza di caffè.|\
+mattina:morning beve:drinks tazza:cup caffè:coffee
+The problem has a simple solution.|Il problema ha una soluzione semplice.|\
+problema:problem soluzione:solution semplice:simple
+We need a common foreign policy.|Abbiamo bisogno di una politica estera comune.|\
+bisogno:need politica:policy estera:foreign comune:common
+The train arrived late last night.|Il treno è arrivato tardi ieri sera.|\
+treno:train arrivato:arrived tardi:late sera:night
+My friend speaks three languages.|Il mio amico parla tre lingue.|\
+amico:friend parla:speaks tre:three lingue:languages
+The green door is closed.|La porta verde è chiusa.|\
+porta:door verde:green chiusa:closed
+They live in a beautiful city.|Vivono in una bella città.|\
+vivono:live bella:beautiful città:city
+The doctor read the last page of the report.|Il medico lesse l'ultima pagina della relazione.|\
+medico:doctor lesse:read pagina:page relazione:report"""
 ALIGNED = [
     tuple(line.split("|")) for line in _ALIGNED.splitlines()
 ]  # inglese, italiano, parole

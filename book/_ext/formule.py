@@ -23,9 +23,9 @@ HERE = Path(__file__).parent / "temml"
 FONT = "stix-two-math.woff"
 JOINER = "\u2060"
 RADICAL = {0x221A, 0x210E}  # il segno di <msqrt> e la h corsiva, che nelle pagine non si leggono
-NAMED = re.compile(
-    r"(</(?:mi|mn|msub|msup|msubsup|mrow)>)(?=<mrow><mi>\w+</mi><mo>\u2061</mo>)"
-)  # «p log q»: c'è uno spazio
+OPERAND = r"(</(?:mi|mn|msub|msup|msubsup|mrow)>)"
+FUNCTION = r"<mrow><mi>\w+</mi><mo>\u2061</mo>"  # «log» e il segno invisibile di applicazione
+NAMED = re.compile(f"{OPERAND}(?={FUNCTION})")  # «p log q»: c'è uno spazio
 MATH = re.compile(r"<math\b.*?</math>", re.DOTALL)
 ITALIC = {
     ord("A"): 0x1D434,

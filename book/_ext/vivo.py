@@ -1,5 +1,6 @@
 """Estensione Sphinx: la direttiva `{vivo} MODELLO` mette nella pagina un modello che traduce (`web.live_model`).
 
+Le opzioni `head` e `focus` dicono quale testa e quale pezzo guarda all'apertura.
 Accanto alle pagine che ne contengono uno, comunque ci sia arrivato, scrive i pesi da caricare.
 """
 
@@ -18,9 +19,10 @@ MODEL = re.compile(r'<div [^>]*data-modello="([\w-]+)"')
 
 class Vivo(Directive):
     required_arguments = 1
+    option_spec = {"head": int, "focus": int}
 
     def run(self) -> list[nodes.Node]:
-        return [nodes.raw("", live_model(self.arguments[0]).html, format="html")]
+        return [nodes.raw("", live_model(self.arguments[0], **self.options).html, format="html")]
 
 
 def write_models(app: Sphinx, error: Exception | None) -> None:

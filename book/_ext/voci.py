@@ -8,6 +8,7 @@ from typing import Any
 from docutils import nodes
 from indice import CHAPTER, GLOSSARY
 from sphinx.application import Sphinx
+from sphinx.environment import BuildEnvironment
 
 LEFT_OUT = (nodes.title, nodes.reference, nodes.caption, nodes.table)
 Entry = tuple[str, str]  # l'àncora, la prima frase della definizione
@@ -43,10 +44,16 @@ def link_terms(app: Sphinx, doctree: nodes.document, page: str) -> None:
         word.replace_self(link)
 
 
+def stale(app: Sphinx, env: BuildEnvironment, added: set[str], changed: set[str], removed: set[str]) -> list[str]:
+    "Se cambia il glossario si riscrivono i capitoli che lo citano."
+    return [page for page in env.found_docs if CHAPTER.match(page)] if GLOSSARY in added | changed else []
+
+
 def ancestors(node: nodes.Node) -> list[nodes.Node]:
     return [] if node.parent is None else [node.parent, *ancestors(node.parent)]
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("doctree-resolved", link_terms)
+    app.connect("env-get-outdated", stale)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
