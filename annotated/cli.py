@@ -567,7 +567,7 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"errore: {one_line(message)}. Prova «{self.prog} --help».\n")
 
-# %% ../book/90_riga_di_comando.ipynb #560dbc43
+# %% ../book/90_riga_di_comando.ipynb #ae1a3e4a
 def make_parser() -> argparse.ArgumentParser:
     "I comandi e le loro opzioni."
     parser = _Parser(prog="annotated", description="Il Transformer annotato: addestra, traduce, valuta.")
@@ -575,14 +575,8 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", help="mostra la versione ed esce", version=named)
     commands = parser.add_subparsers(dest="command", required=True, metavar="comando", title="comandi")
     for add in (
-        _add_train,
-        _add_translate,
-        _add_evaluate,
-        _add_attention,
-        _add_export,
-        _add_prepare,
-        _add_download,
-    ):
+        _add_train, _add_translate, _add_evaluate, _add_attention, _add_export, _add_prepare, _add_download,
+    ):  # fmt: skip
         add(commands)
     return parser
 

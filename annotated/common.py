@@ -60,12 +60,12 @@ def reason(error: OSError) -> str:
     "Il motivo di un errore del sistema operativo, in italiano dove lo conosciamo."
     return _REASONS.get(error.errno or 0, error.strerror or str(error))
 
-# %% ../book/86_dentro_il_pacchetto.ipynb #2df86658
+# %% ../book/86_dentro_il_pacchetto.ipynb #d45fb2c5
 @contextmanager
 def open_input(
     path: str | Path,
 ) -> Iterator[BufferedReader]:
-    "Apre un file; `AnnotatedError` se non si può leggere, o è una pipe o un dispositivo, da non rileggere."
+    "Apre un file; `AnnotatedError` se non si può, o se è una pipe o un dispositivo, che non si rileggono."
     try:
         kind = stat.S_IFMT(os.stat(path).st_mode)
         if kind not in (stat.S_IFREG, stat.S_IFDIR):  # una cartella la rifiuta `open`

@@ -94,9 +94,9 @@ def _read(corpus: PublicCorpus, split: str, source: Path | None) -> Iterator[Pai
             advice = "Controlla che la copia del deposito sia intera"
         raise AnnotatedError(f"{where}: non riesco a leggere ({problem}). {advice}.") from error
 
-# %% ../book/91_corpora.ipynb #34f0d1b9
+# %% ../book/91_corpora.ipynb #9a2441af
 def normalize(text: str) -> str:
-    "La frase ridotta alle sue parole, minuscole: se coincidono, due frasi sono la stessa."
+    "La frase ridotta alle sue parole, minuscole e senza punteggiatura: se coincidono, è la stessa frase."
     return " ".join(re.findall(r"\w+", unicodedata.normalize("NFKC", text).casefold())) or text
 
 # %% ../book/91_corpora.ipynb #41443bde

@@ -122,7 +122,7 @@ def _with_ones(V: Tensor) -> Tensor:
 def _normalised(total: Tensor) -> Tensor:
     return total[..., :-1] / total[..., -1:]  # (..., d_v)
 
-# %% ../../book/25_efficiente.ipynb #21dbee00
+# %% ../../book/25_efficiente.ipynb #e9432ca6
 def linear_attention(
     Q: Tensor,  # le query, (..., T, d_k)
     K: Tensor,  # le chiavi, (..., S, d_k)
@@ -133,7 +133,7 @@ def linear_attention(
     causal: bool = False,  # la query t guarda solo le chiavi fino a t
     block: int = 64,  # posizioni elaborate insieme, nel verso causale
 ) -> Tensor:  # solo l'uscita, (..., T, d_v)
-    """Attenzione con pesi φ(q)·φ(k), normalizzati, in tempo proporzionale a T (Katharopoulos 2020, §3.2-3.3).
+    """Attenzione con pesi φ(q)·φ(k), normalizzati, in tempo proporzionale a T (Katharopoulos 2020, §3.2–3.3).
 
     Una query senza chiavi dà NaN, come in `attention`.
 

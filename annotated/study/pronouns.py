@@ -103,7 +103,7 @@ def _read_adjectives() -> dict[tuple[str, str], list[Adjective]]:
 
 ADJECTIVES = _read_adjectives()  # (ruolo, tipo) → aggettivi
 
-# %% ../../book/87_frasi_con_it.ipynb #0d1c73df
+# %% ../../book/87_frasi_con_it.ipynb #8d5edc67
 class Frame(NamedTuple):
     "Una cornice: la frase principale nelle due lingue, chi ci può stare e quali ruoli decidono."
 
@@ -122,16 +122,10 @@ def _template(text: str, bare: str) -> str:
 
 
 FRAMES = [
-    Frame(
-        relation,
-        tense,
-        (a.split(), b.split()),
-        (r.split(), s.split()),
-        _template(en, "en"),
-        _template(it, "il"),
-    )
+    Frame(relation, tense, (a.split(), b.split()), (r.split(), s.split()),
+          _template(en, "en"), _template(it, "il"))
     for relation, tense, a, b, r, s, en, it in _rows("frames", 8)
-]
+]  # fmt: skip
 
 # %% ../../book/87_frasi_con_it.ipynb #b1de6c43
 # relazione → (segno richiesto all'aggettivo, inglese, italiano); ~ chiede che sia qualcuno a giudicare

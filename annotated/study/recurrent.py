@@ -86,9 +86,9 @@ class Recurrent(nn.Module):
             outputs.append(state[0])
         return torch.stack(outputs, dim=1), state
 
-# %% ../../book/23_ricorrenti.ipynb #4ab71a20
+# %% ../../book/23_ricorrenti.ipynb #d650cd48
 class LSTMCell(Cell):
-    "Long short-term memory (Hochreiter 1997), con la porta di Gers (2000): porte i, f, o e novità g."
+    "Long short-term memory (Hochreiter e Schmidhuber 1997; porta f di Gers 2000): porte i, f, o, novità g."
 
     blocks = 4
     memories = 2
@@ -124,7 +124,7 @@ class GRUCell(Cell):
         n = (x_n + r * h_n).tanh()
         return (n + z * (h - n),)  # cioè (1 − z)·n + z·h
 
-# %% ../../book/23_ricorrenti.ipynb #bae93df4
+# %% ../../book/23_ricorrenti.ipynb #0277ae00
 class RNNEncoder(nn.Module):
     "Legge la frase di partenza con una GRU, o con due in versi opposti (Bahdanau 2015, §3.2)."
 
@@ -145,7 +145,7 @@ class RNNEncoder(nn.Module):
         self,
         src: Tensor,  # indici, (B, S)
         mask: Tensor | None = None,  # (B, S), True = può guardare
-    ) -> tuple[Tensor, Tensor]:  # uno stato per parola (B, S, d_memory) e quello di chi ha letto tutto (B, d)
+    ) -> tuple[Tensor, Tensor]:  # uno stato per parola (B, S, d_memory), e quello finale (B, d_memory)
         "Gli stati a ogni parola, e quello finale: il vettore fisso."
         x = self.embedding(src)
         states, (last,) = self.rightward(x, mask)
