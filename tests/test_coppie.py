@@ -51,16 +51,23 @@ def test_the_words_of_a_head_add_up_to_the_head() -> None:
             torch.testing.assert_close(heard[head][ending], total[:, head.head].sum(dim=1), atol=1e-4, rtol=0)
 
 
+@torch.inference_mode()
+def test_the_stem_is_that_of_the_other_sentence() -> None:
+    x = coppie.stem(model, pairs, [top])[top]
+    with replaced(model, {top: (ending, x)}):
+        logits = margins(model, pairs)
+    swapped = pairs._replace(target=pairs.target[torch.arange(len(probes)) ^ 1])
+    torch.testing.assert_close(logits, margins(model, swapped), atol=1e-3, rtol=0)
+
+
 def test_every_route_has_its_row() -> None:
     found = coppie.routes(model, tokenizer, pairs, probes)
-    assert {"diretta", "altri posti, chiavi e valori", "query 3", "decoder 3.2", "decoder 3.2, 2° articolo"} <= set(
-        found
-    )
+    assert {"inglese, diretta", "inglese, altri posti", "radice, query 3", "radice, 3.2, 2° articolo"} <= set(found)
     assert {len(row) for row in found.values()} == {len(probes)}
-    parts = [found[f"decoder 3.2, {name}"] for name in ("1° articolo", "1° nome", "2° articolo", "2° nome", "altro")]
+    parts = [found[f"radice, 3.2, {name}"] for name in ("1° articolo", "1° nome", "2° articolo", "2° nome", "altro")]
     base = margins(model, pairs)
     together = torch.stack([part - base for part in parts]).sum(dim=0)
-    assert torch.corrcoef(torch.stack([together, found["decoder 3.2"] - base]))[0, 1] > 0.95  # quasi lineare
+    assert torch.corrcoef(torch.stack([together, found["radice, 3.2"] - base]))[0, 1] > 0.95  # quasi lineare
 
 
 def test_the_file_has_the_routes() -> None:

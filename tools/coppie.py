@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Sequence
 from datetime import date
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,14 @@ def heard(model: Transformer, tokenizer: Tokenizer, pairs: Twins, at: torch.Tens
         return activations(model, pairs.source, pairs.target, spots)
 
 
+def stem(model: Transformer, pairs: Twins, spots: Sequence[Spot]) -> Values:
+    "Ciò che arriva in `spots`, dove si scrive la desinenza, se la radice già scritta è quella della gemella."
+    other = pairs.target[torch.arange(len(pairs.target)) ^ 1]
+    rows, last = torch.arange(len(other)), (other != PAD).sum(dim=1) - 1
+    values = activations(model, pairs.source, other, spots)
+    return {spot: x[rows, last][:, None].expand(-1, other.size(1), -1) for spot, x in values.items()}
+
+
 def shares(
     model: Transformer, pairs: Twins, query: dict[Spot, tuple[torch.Tensor, torch.Tensor]], layer: int
 ) -> tuple[torch.Tensor, torch.Tensor]:  # (n, h, T, d_k): che cosa dà ogni parola alla desinenza, e di quanto cambia
@@ -109,21 +118,24 @@ def routes(model: Transformer, tokenizer: Tokenizer, pairs: Twins, probes: Seque
         with replaced(model, swaps):
             return margins(model, pairs)
 
-    found["diretta"] = reading({top: (ending, heard(model, tokenizer, pairs, ending, [top])[top])})
+    found["inglese, diretta"] = reading({top: (ending, heard(model, tokenizer, pairs, ending, [top])[top])})
     elsewhere = written & ~ending
     inlets = [Inlet("decoder", i, part) for i in range(1, below) for part in ("W_k", "W_v")]
     keys = heard(model, tokenizer, pairs, elsewhere, inlets)
-    found["altri posti, chiavi e valori"] = reading({spot: (elsewhere, x) for spot, x in keys.items()})
+    found["inglese, altri posti"] = reading({spot: (elsewhere, x) for spot, x in keys.items()})
     for layer in range(1, below):
         inlet = Inlet("decoder", layer, "W_q")
-        query = {inlet: (ending, heard(model, tokenizer, pairs, ending, [inlet])[inlet])}
-        found[f"query {layer + 1}"] = reading(query)
-        said, change = shares(model, pairs, query, layer)
-        for j in range(c.h):
-            head, whole = Head("decoder", layer, j), said[:, j].sum(dim=1)
-            for name, mask in words.items():
-                moved = whole + (change[:, j] * mask[..., None]).sum(dim=1)
-                found[f"{head}{name}"] = reading({head: (ending, moved[:, None].expand(-1, written.size(1), -1))})
+        english, italian = heard(model, tokenizer, pairs, ending, [inlet]), stem(model, pairs, [inlet])
+        for clue, values in (("inglese", english), ("radice", italian)):
+            query = {inlet: (ending, values[inlet])}
+            found[f"{clue}, query {layer + 1}"] = reading(query)
+            said, change = shares(model, pairs, query, layer)
+            for j, (name, mask) in product(range(c.h), words.items()):
+                if layer < below - 1 and name:
+                    continue  # parola per parola soltanto nell'ultimo strato
+                moved = said[:, j].sum(dim=1) + (change[:, j] * mask[..., None]).sum(dim=1)
+                swap = {Head("decoder", layer, j): (ending, moved[:, None].expand(-1, written.size(1), -1))}
+                found[f"{clue}, {layer + 1}.{j + 1}{name}"] = reading(swap)
     return found
 
 
