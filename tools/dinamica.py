@@ -162,11 +162,12 @@ def measure_all(runs: Path, output: Path) -> None:
             rows.append(
                 rounded(row | {"categorie": {name: category(found, k) for k, name in enumerate(KINDS)}})
             )
+    narrow = sum(row["decoder"] == "stretto" for row in rows)
     shapes = [
         f"{name}: {x['N_decoder']} strati, {x['h_cross']} teste incrociate" for name, x in DECODERS.items()
     ]
     facts = {
-        "comando": "python tools/dinamica.py addestra, poi misura",
+        "comando": f"python tools/dinamica.py addestra --semi {narrow} --larghi {len(rows) - narrow}, poi misura",
         "opzioni": ", ".join(f"{key} {value}" for key, value in {**FORM, **OPTIONS}.items()),
         "decoder": "; ".join(shapes),
         "semi": ", ".join(f"{row['decoder']} {row['seme']}" for row in rows),

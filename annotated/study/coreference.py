@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Probe', 'log_probs', 'agreement', 'group_means', 'bootstrap', 'piece_mask', 'Reading', 'read_probe', 'noun_masses', 'gap', 'Search', 'search', 'halves', 'choose_and_report', 'rises', 'delays', 'verdict', 'PROBES', 'read_probes', 'microlingua_probes']
 
-# %% ../../book/21_it_animal.ipynb #7b4eee3c
+# %% ../../book/21_it_animal.ipynb #3f493f73
 import re
 from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple
@@ -245,7 +245,7 @@ def choose_and_report(
     low, high = bootstrap(kept).tolist()
     return best, (kept.mean().item(), low, high)
 
-# %% ../../book/21_it_animal.ipynb #48ac1ebb
+# %% ../../book/21_it_animal.ipynb #6a2e3dc6
 def rises(curve: Sequence[float], floor: float = 0.0, part: float = 0.5) -> int:
     "A quale misura la curva passa `part` dell'altezza finale, per due volte di fila."
     height = torch.tensor(curve) - floor
