@@ -1,6 +1,5 @@
 """Le coppie minime per «it»: bilanciate, lette con i loro errori, misurate senza sbagliare nome."""
 
-import json
 import subprocess
 import sys
 from collections import Counter
@@ -228,11 +227,3 @@ def test_microlingua_pairs() -> None:
         for p in (a, b):
             changed = [x for x, y in zip(p.it.split(), p.wrong.split(), strict=True) if x != y]
             assert len(changed) == 2 and changed[0] in ("esso", "essa")
-
-
-def test_the_file_of_seeds_says_where_it_comes_from() -> None:
-    runs = json.loads((ROOT / "book" / "dati" / "semi_microlingua.json").read_text("utf-8"))
-    assert {"comando", "opzioni", "semi", "commit", "data", "macchina", "durata"} <= set(runs["provenienza"])
-    trained = {(row["decoder"], row["seme"]) for row in runs["righe"]}
-    finished = {(row["decoder"], row["seme"]) for row in runs["righe"] if "esatte" in row}
-    assert trained == finished and {decoder for decoder, _ in trained} == {"stretto", "largo"}

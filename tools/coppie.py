@@ -4,7 +4,8 @@
 
 Di ogni modello: l'accordo sulle coppie del libro e su frasi generate con cornici e coppie di nomi mai viste; lo scarto
 di ogni testa da cinque punti di partenza, e nel decoder anche contando gli articoli; gli scambi fra frasi gemelle,
-strato per strato e posto per posto. Un modello già nel file resta com'era, se non lo si nomina.
+strato per strato e posto per posto; le strade che dall'aggettivo inglese arrivano alla desinenza. Un modello già nel
+file resta com'era, se non lo si nomina.
 """
 
 import json
@@ -12,6 +13,7 @@ import sys
 import time
 from collections.abc import Sequence
 from datetime import date
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -21,20 +23,13 @@ from provenienza import ROOT, commit, processor, sha256
 
 from annotated.checkpoint import load_model
 from annotated.common import PAD, atomic_write
-from annotated.study.coreference import (
-    Probe,
-    agreement,
-    gap,
-    group_means,
-    noun_masses,
-    piece_mask,
-    read_probes,
-)
-from annotated.study.heads import Head
-from annotated.study.patching import Spot, Stream, Twins, exchange, margins, places, twins
+from annotated.multihead import split_heads
+from annotated.study.coreference import Probe, agreement, gap, group_means, noun_masses, piece_mask, read_probes
+from annotated.study.heads import Head, all_heads, attention_of
+from annotated.study.patching import Inlet, Spot, Stream, Twins, activations, exchange, margins, places, replaced, twins
 from annotated.study.pronouns import generate
 from annotated.tokenizer import Tokenizer
-from annotated.transformer import Transformer
+from annotated.transformer import Transformer, attention_weights
 
 FILE = ROOT / "book" / "dati" / "coppie.npz"
 STARTS: tuple[int | str, ...] = (0, 1, "indizio", "decoder", "cross")
@@ -70,6 +65,80 @@ def experiments(model: Transformer, tokenizer: Tokenizer, pairs: Twins, probes: 
     return found + [(f"{head}/desinenza", {head: italian["desinenza"]}) for head in heads]
 
 
+Values = dict[Spot, torch.Tensor]
+
+
+def heard(model: Transformer, tokenizer: Tokenizer, pairs: Twins, at: torch.Tensor, spots: Sequence[Spot]) -> Values:
+    """Ciò che arriva in `spots` quando il solo aggettivo inglese è quello della gemella, e lo leggono soltanto le teste
+    incrociate, soltanto dove `at` (n, T) è vera: nel resto del decoder ogni testa dice ciò che diceva."""
+    memory, clue = Stream("encoder", model.config.N), places(tokenizer, pairs)["indizio"]
+    twin = activations(model, pairs.other, pairs.target, [memory])[memory]
+    twin = twin.gather(1, pairs.partner[..., None].expand(-1, -1, twin.size(-1)))
+    heads = [head for head in all_heads(model) if head.attention != "encoder"]
+    said = activations(model, pairs.source, pairs.target, heads)
+    held = {head: ((pairs.target != PAD) & ~(at & (head.attention == "cross")), x) for head, x in said.items()}
+    with replaced(model, {memory: (clue, twin), **held}):
+        return activations(model, pairs.source, pairs.target, spots)
+
+
+def stem(model: Transformer, pairs: Twins, spots: Sequence[Spot]) -> Values:
+    "Ciò che arriva in `spots`, dove si scrive la desinenza, se la radice già scritta è quella della gemella."
+    other = pairs.target[torch.arange(len(pairs.target)) ^ 1]
+    rows, last = torch.arange(len(other)), (other != PAD).sum(dim=1) - 1
+    values = activations(model, pairs.source, other, spots)
+    return {spot: x[rows, last][:, None].expand(-1, other.size(1), -1) for spot, x in values.items()}
+
+
+def shares(
+    model: Transformer, pairs: Twins, query: dict[Spot, tuple[torch.Tensor, torch.Tensor]], layer: int
+) -> tuple[torch.Tensor, torch.Tensor]:  # (n, h, T, d_k): che cosa dà ogni parola alla desinenza, e di quanto cambia
+    "Le teste del decoder di uno strato, parola per parola, prima e con le query di `query`."
+    inlet, last = Inlet("decoder", layer, "W_v"), (pairs.target != PAD).sum(dim=1) - 1
+    own = attention_of(model, Head("decoder", layer, 0))
+    V = split_heads(own.W_v(activations(model, pairs.source, pairs.target, [inlet])[inlet]), own.h)
+    looks = [attention_weights(model, pairs.source, pairs.target).decoder[layer]]
+    with replaced(model, query):
+        looks.append(attention_weights(model, pairs.source, pairs.target).decoder[layer])
+    before, after = (look[torch.arange(len(last)), :, last, :, None] for look in looks)  # (n, h, T, 1)
+    return before * V, (after - before) * V
+
+
+@torch.inference_mode()
+def routes(model: Transformer, tokenizer: Tokenizer, pairs: Twins, probes: Sequence[Probe]) -> dict[str, torch.Tensor]:
+    "I margini quando la gemella si sente per una strada sola: quale posto la raccoglie, quale testa, da quale parola."
+    c, where = model.config, italian_places(tokenizer, pairs, probes)
+    below, ending, written = c.N_decoder or c.N, where.pop("desinenza"), pairs.target != PAD
+    words = {}
+    for number, noun in zip("12", where.values(), strict=True):
+        words |= {f", {number}° articolo": noun.roll(-1, 1) & ~noun, f", {number}° nome": noun}
+    words |= {", altro": written & ~torch.stack(list(words.values())).any(dim=0), "": written}
+    top, found = Stream("decoder", below), {}
+
+    def reading(swaps: dict[Spot, tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
+        with replaced(model, swaps):
+            return margins(model, pairs)
+
+    found["inglese, diretta"] = reading({top: (ending, heard(model, tokenizer, pairs, ending, [top])[top])})
+    elsewhere = written & ~ending
+    inlets = [Inlet("decoder", i, part) for i in range(1, below) for part in ("W_k", "W_v")]
+    keys = heard(model, tokenizer, pairs, elsewhere, inlets)
+    found["inglese, altri posti"] = reading({spot: (elsewhere, x) for spot, x in keys.items()})
+    for layer in range(1, below):
+        inlet = Inlet("decoder", layer, "W_q")
+        english, italian = heard(model, tokenizer, pairs, ending, [inlet]), stem(model, pairs, [inlet])
+        for clue, values in (("inglese", english), ("radice", italian)):
+            query = {inlet: (ending, values[inlet])}
+            found[f"{clue}, query {layer + 1}"] = reading(query)
+            said, change = shares(model, pairs, query, layer)
+            for j, (name, mask) in product(range(c.h), words.items()):
+                if layer < below - 1 and name:
+                    continue  # parola per parola soltanto nell'ultimo strato
+                moved = said[:, j].sum(dim=1) + (change[:, j] * mask[..., None]).sum(dim=1)
+                swap = {Head("decoder", layer, j): (ending, moved[:, None].expand(-1, written.size(1), -1))}
+                found[f"{clue}, {layer + 1}.{j + 1}{name}"] = reading(swap)
+    return found
+
+
 def measure(folder: Path) -> dict[str, Any]:
     model, tokenizer = load_model(folder)
     probes = read_probes()
@@ -94,6 +163,8 @@ def measure(folder: Path) -> dict[str, Any]:
         "other": margins(model, pairs, pairs.other).numpy(),
         "patched": exchange(model, pairs, [swaps for _, swaps in tried]).numpy(),
     }
+    routed = routes(model, tokenizer, pairs, probes)
+    found |= {"routes": np.array(list(routed)), "routed": torch.stack(list(routed.values())).numpy()}
     return found
 
 

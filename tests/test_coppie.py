@@ -1,0 +1,76 @@
+"""Le strade dall'aggettivo alla desinenza: chi non legge non porta nulla; le parole di una testa fanno la testa."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from annotated import load_pretrained
+from annotated.common import PAD
+from annotated.study.coreference import read_probes
+from annotated.study.heads import Head
+from annotated.study.patching import Inlet, Stream, activations, margins, replaced, twins
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tools"))
+import coppie
+
+model, tokenizer = load_pretrained("small-en-it")
+probes = read_probes()[:16]
+pairs = twins(tokenizer, probes)
+written = pairs.target != PAD
+ending = coppie.italian_places(tokenizer, pairs, probes)["desinenza"]
+query, top = Inlet("decoder", 2, "W_q"), Stream("decoder", 3)
+
+
+@torch.inference_mode()
+def test_nothing_is_heard_where_nobody_reads() -> None:
+    nowhere = torch.zeros_like(ending)
+    same = activations(model, pairs.source, pairs.target, [query, top])
+    for spot, x in coppie.heard(model, tokenizer, pairs, nowhere, [query, top]).items():
+        torch.testing.assert_close(x[written], same[spot][written], atol=1e-4, rtol=0)
+
+
+@torch.inference_mode()
+def test_what_is_read_at_the_ending_stays_at_the_ending() -> None:
+    same = activations(model, pairs.source, pairs.target, [top])[top]
+    x = coppie.heard(model, tokenizer, pairs, ending, [top])[top]
+    torch.testing.assert_close(x[written & ~ending], same[written & ~ending], atol=1e-4, rtol=0)
+    assert (x - same)[ending].norm(dim=-1).min() > 0.01
+
+
+@torch.inference_mode()
+def test_the_words_of_a_head_add_up_to_the_head() -> None:
+    x = coppie.heard(model, tokenizer, pairs, ending, [query])[query]
+    said, change = coppie.shares(model, pairs, {query: (ending, x)}, 2)
+    heads = [Head("decoder", 2, j) for j in range(model.config.h)]
+    for swaps, total in (({}, said), ({query: (ending, x)}, said + change)):
+        with replaced(model, swaps):
+            heard = activations(model, pairs.source, pairs.target, heads)
+        for head in heads:
+            torch.testing.assert_close(heard[head][ending], total[:, head.head].sum(dim=1), atol=1e-4, rtol=0)
+
+
+@torch.inference_mode()
+def test_the_stem_is_that_of_the_other_sentence() -> None:
+    x = coppie.stem(model, pairs, [top])[top]
+    with replaced(model, {top: (ending, x)}):
+        logits = margins(model, pairs)
+    swapped = pairs._replace(target=pairs.target[torch.arange(len(probes)) ^ 1])
+    torch.testing.assert_close(logits, margins(model, swapped), atol=1e-3, rtol=0)
+
+
+def test_every_route_has_its_row() -> None:
+    found = coppie.routes(model, tokenizer, pairs, probes)
+    assert {"inglese, diretta", "inglese, altri posti", "radice, query 3", "radice, 3.2, 2° articolo"} <= set(found)
+    assert {len(row) for row in found.values()} == {len(probes)}
+    parts = [found[f"radice, 3.2, {name}"] for name in ("1° articolo", "1° nome", "2° articolo", "2° nome", "altro")]
+    base = margins(model, pairs)
+    together = torch.stack([part - base for part in parts]).sum(dim=0)
+    assert torch.corrcoef(torch.stack([together, found["radice, 3.2"] - base]))[0, 1] > 0.95  # quasi lineare
+
+
+def test_the_file_has_the_routes() -> None:
+    stored = np.load(coppie.FILE)
+    assert stored["con/routed"].shape == (len(stored["con/routes"]), len(read_probes()))
+    assert set(stored["con/routes"]) == set(coppie.routes(model, tokenizer, twins(tokenizer, probes[:4]), probes[:4]))

@@ -1,0 +1,90 @@
+"""La regola della dinamica, su curve inventate di cui si sa la risposta, e su un addestramento finto."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from annotated.study.coreference import delays, rises, verdict
+
+ROOT = Path(__file__).resolve().parent.parent
+STEPS = list(range(100, 1001, 25))
+
+
+def s_curve(middle: float, rng: np.random.Generator, height: float = 1.0) -> np.ndarray:
+    "Da 0 a `height`, a metà nel passo `middle`, con un poco di rumore."
+    clean = height / (1 + np.exp(-(np.array(STEPS) - middle) / 30))
+    return clean + 0.03 * height * rng.standard_normal(len(STEPS))
+
+
+def trainings(late: float, n: int = 20, counts: float = 0.001) -> list[dict[str, Any]]:
+    "`n` addestramenti in cui lo sguardo sale `late` passi dopo gli accordi, a meno di quanto è imprevedibile."
+    rng, rows = np.random.default_rng(0), []
+    for _ in range(n):
+        kinds = {}
+        for name in ("animal", "place"):
+            middle = rng.uniform(300, 700)
+            kinds[name] = {
+                "giusti": (0.5 + s_curve(middle, rng, 0.5)).tolist(),
+                "sguardi": s_curve(middle + late + rng.normal(0, 60), rng, 0.2).tolist(),
+                "conta_sguardi": counts,
+            }
+        rows.append({"passi": STEPS, "categorie": kinds})
+    return rows
+
+
+@pytest.mark.parametrize("late, answer", [(-150, "la testa"), (150, "la capacità"), (0, "non si sa")])
+def test_the_rule_says_who_comes_first(late: float, answer: str) -> None:
+    found = delays(trainings(late), "sguardi")
+    assert len(found) == 20 and abs(found.mean().item() - late) < 40
+    assert verdict(found) == answer
+
+
+def test_what_does_not_count_has_no_vote() -> None:
+    rows = trainings(-150)
+    for row, other in zip(rows, trainings(400), strict=True):
+        row["categorie"]["machine"] = other["categorie"]["animal"] | {"conta_sguardi": 0.4}
+    assert verdict(delays(rows, "sguardi")) == "la testa"
+    assert len(delays(trainings(0, counts=0.4), "sguardi")) == 0
+
+
+def test_a_single_spike_is_not_a_rise() -> None:
+    assert rises([0, 0.9, 0.1, 0.6, 0.8, 1.0]) == 3
+    assert rises([0.5, 0.5, 0.7, 0.8, 1.0], floor=0.5) == 3
+    assert rises([0, 0, 0, 1.0]) == 3  # soltanto all'ultima misura
+    assert rises([0.0, 0.3, 0.3, 0.6, 1.0], part=0.25) == 1
+
+
+def test_the_look_is_chosen_on_half_of_the_frames_and_read_on_the_other() -> None:
+    sys.path.insert(0, str(ROOT / "tools"))
+    import dinamica
+
+    rng, n = np.random.default_rng(0), len(dinamica.probes)
+    choose, report = dinamica.halves(max(dinamica.frames) + 1)
+    in_choose = np.isin(dinamica.frames, choose.numpy())
+    noise = 0.05 * rng.standard_normal((len(STEPS), n, 3))
+    rise = np.clip((np.array(STEPS) - 400) / 300, 0, 1)[:, None]
+    noise[:, :, 1] += 0.3 * rise  # la testa che guarda davvero, in tutte le cornici
+    noise[:, in_choose, 2] += 0.2  # una che inganna: soltanto dove si sceglie, e meno
+    found = {"giusti": np.ones((len(STEPS), n)), "sguardi": noise, "scambi": noise}
+    names = ["encoder 1.1, finta", "encoder 1.2, finta", "encoder 1.3, finta"]
+    found |= {f"nomi_{key}": np.array(names) for key in ("sguardi", "scambi")}
+    curves = dinamica.category(found, 0)
+    assert curves["scelto_sguardi"] == "encoder 1.2, finta" and curves["conta_sguardi"] < 0.05
+    assert abs(STEPS[rises(curves["sguardi"])] - 550) <= 50
+    mine = [i for i in range(n) if dinamica.kind[i] == 0 and not in_choose[i]]
+    assert {dinamica.frames[i] for i in mine} <= set(report.tolist())
+    assert abs(curves["sguardi"][-1] - noise[-1, mine, 1].mean()) < 0.05
+
+
+def test_the_file_says_where_it_comes_from() -> None:
+    found = json.loads((ROOT / "book" / "dati" / "dinamica.json").read_text("utf-8"))
+    assert {"comando", "opzioni", "semi", "commit", "data", "macchina", "durata"} <= set(found["provenienza"])
+    assert sum(row["decoder"] == "stretto" for row in found["righe"]) >= 20
+    for row in found["righe"]:
+        assert set(row["categorie"]) == {"animal", "place", "food", "machine"}
+        curves = [c[key] for c in row["categorie"].values() for key in ("giusti", "sguardi", "scambi")]
+        assert {len(curve) for curve in curves} == {len(row["passi"])} and row["passi"][-1] <= 1000
