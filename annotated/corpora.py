@@ -36,10 +36,10 @@ class PublicCorpus(NamedTuple):
     test: str | None = None
     columns: tuple[str, str] | None = None  # None: una sola, `translation`, con una frase per lingua
 
-# %% ../book/91_corpora.ipynb #4ca3642c
+# %% ../book/91_corpora.ipynb #56d0f27f
 _WMT14 = ("wmt/wmt14", "b199e406369ec1b7634206d3ded5ba45de2fe696")
 _WMT14_PAGE = "https://www.statmt.org/wmt14/translation-task.html"
-_WMT14_NOTES = ("non dichiarata: più fonti, per la ricerca", _WMT14_PAGE, "validation", "test")
+_WMT14_REST = ("non dichiarata: più fonti, per la ricerca", _WMT14_PAGE, "validation", "test")
 
 CORPORA = {
     "europarl-en-it": PublicCorpus(
@@ -52,8 +52,8 @@ CORPORA = {
         "e294dd4635ebab48fd4db81a0dca93e74a804fa8", "en-it", 507_741, 14,
         "CC BY 2.0 FR", "https://tatoeba.org", valid="dev", columns=("english", "non_english"),
     ),
-    "wmt14-en-de": PublicCorpus(("en", "de"), *_WMT14, "de-en", 4_508_785, 818, *_WMT14_NOTES),
-    "wmt14-en-fr": PublicCorpus(("en", "fr"), *_WMT14, "fr-en", 40_836_715, 7_776, *_WMT14_NOTES),
+    "wmt14-en-de": PublicCorpus(("en", "de"), *_WMT14, "de-en", 4_508_785, 818, *_WMT14_REST),
+    "wmt14-en-fr": PublicCorpus(("en", "fr"), *_WMT14, "fr-en", 40_836_715, 7_776, *_WMT14_REST),
 }  # fmt: skip
 
 # %% ../book/91_corpora.ipynb #00b29359
