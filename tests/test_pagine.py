@@ -230,6 +230,35 @@ def test_chapter_on_paper(visit: Visit) -> None:
     assert not page.evaluate(clipped)
 
 
+HEIGHTS = "all => all.map(e => e.offsetHeight)"
+
+
+def test_views_on_paper(visit: Visit) -> None:
+    "Anche una figura che non si è ancora vista è sulla carta."
+    page = visit.page
+    page.goto(f"file://{HTML / '20_vedere.html'}")
+    last = page.locator("[data-vista][data-attesa='vista']").last
+    last.wait_for(state="attached")
+    name = last.get_attribute("data-vista")
+    page.pdf()
+    assert page.locator(f"[data-vista='{name}'] .disegno svg").count() > 0
+
+
+def test_places_are_kept(visit: Visit) -> None:
+    "Una figura o, su uno schermo largo, un riquadro di codice occupa prima di vedersi il posto che occuperà."
+    page = visit.page
+    page.goto(f"file://{HTML / '02_attenzione.html'}")
+    if page.viewport_size["width"] > 1000:
+        boxes = page.locator("div.highlight")
+        before = boxes.evaluate_all(HEIGHTS)
+        page.add_style_tag(content="div.highlight { content-visibility: visible !important }")
+        assert boxes.evaluate_all(HEIGHTS) == before
+    images = page.locator("picture img")
+    before = images.evaluate_all(HEIGHTS)
+    images.evaluate_all("all => Promise.all(all.map(image => { image.loading = 'eager'; return image.decode(); }))")
+    assert 0 not in before and images.evaluate_all(HEIGHTS) == pytest.approx(before, abs=1)
+
+
 def test_saved_charts_have_a_name(visit: Visit) -> None:
     page = visit.page
     page.goto(f"file://{HTML / '04_posizioni.html'}")
@@ -373,8 +402,13 @@ def test_attention_view(visit: Visit) -> None:
     sizes = views.evaluate_all("e => e.map(x => new Blob([x.outerHTML, x.nextElementSibling.text]).size)")
     assert max(sizes) <= 300_000
     page.evaluate("document.querySelectorAll('details').forEach(e => e.open = true)")  # anche quelle nelle soluzioni
-    expect(page.locator("[data-vista] .disegno svg")).not_to_have_count(0)
+    expect(page.locator("[data-vista][data-attesa='vista']")).to_have_count(views.count())
+    drawn = page.locator("[data-vista] .disegno svg")
+    expect(drawn).to_have_count(0)  # finché non si vedono
     first = views.first
+    first.scroll_into_view_if_needed()
+    expect(drawn).not_to_have_count(0)
+    assert views.evaluate_all("e => e.filter(x => x.shadowRoot).length") < views.count()
     first.get_by_text("matrice", exact=True).click()
     first.locator(".pezzo[data-query='1'] rect").click()
     expect(first.get_by_role("status")).to_contain_text(re.compile(r"guarda: \S+\s+[01],\d\d"))

@@ -92,11 +92,12 @@ function axis(pieces) {
 
 // I pesi arrivano compressi: prima i byte bassi di tutti i codici, poi gli alti.
 async function inflate(text) {
-  const packed = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
+  const binary = atob(text), packed = new Uint8Array(binary.length);
+  for (let i = 0; i < packed.length; i++) packed[i] = binary.charCodeAt(i);
   const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
-  const bytes = new Uint8Array(await new Response(stream).arrayBuffer());
-  const n = bytes.length / 2;
-  return Uint16Array.from(range(n), (i) => bytes[i] | (bytes[n + i] << 8));
+  const bytes = new Uint8Array(await new Response(stream).arrayBuffer()), codes = new Uint16Array(bytes.length / 2);
+  for (let i = 0; i < codes.length; i++) codes[i] = bytes[i] | (bytes[codes.length + i] << 8);
+  return codes;
 }
 
 // Il codice 0 è lo zero esatto; il codice c > 0 dice che il peso sta fra (c-1)/levels e c/levels. Dove, lo si ricava
@@ -798,30 +799,58 @@ class Viewer {
   }
 }
 
+// Tiene il posto della figura finché non è disegnata; falso se è già tenuto.
+function reserve(host) {
+  if (host.dataset.attesa || host.shadowRoot) return false;
+  host.dataset.attesa = "dati";
+  host.style.minHeight = "30rem";
+  return true;
+}
+
+// Chiama `draw` quando `host` sta per vedersi, quando l'indirizzo parla della sua figura, o prima di stampare.
+function whenNear(host, anchor, draw) {
+  const waiting = new AbortController(), { signal } = waiting;
+  const now = () => {
+    watch.disconnect();
+    waiting.abort();
+    delete host.dataset.attesa;
+    host.style.minHeight = "";
+    draw();
+  };
+  const asked = () => fieldsOf(anchor) && now();
+  const watch = new IntersectionObserver((entries) => entries.some((entry) => entry.isIntersecting) && now(), { rootMargin: "600px" });
+  host.dataset.attesa = "vista";
+  watch.observe(host);
+  addEventListener("hashchange", asked, { signal });
+  addEventListener("beforeprint", now, { signal });
+  asked();
+}
+
 // Chiamata da ogni vista di una pagina.
 function start(id, css, data) {
   for (const host of document.querySelectorAll(`[data-vista="${id}"]`)) {
-    if (host.shadowRoot) continue; // la stessa uscita può comparire due volte
+    if (!reserve(host)) continue; // la stessa uscita può comparire due volte
     mount(host, css, data).catch((error) => {
-      host.shadowRoot.append("Questo browser non sa mostrare la figura interattiva: aggiornalo.");
+      host.append("Questo browser non sa mostrare la figura interattiva: aggiornalo.");
       throw error;
     });
   }
 }
 
 async function mount(host, css, data) {
-  const address = (fields) => `#${data.anchor}?${new URLSearchParams(fields)}`;
-  const viewer = new Viewer(host, css, firstState(data.start), { address });
-  const { names, pairs, levels, colors } = data;
-  viewer.show({ sentences: await readMaps(data), names, pairs, levels, colors });
-  const recall = () => {
-    const fields = fieldsOf(data.anchor);
-    if (!fields) return;
-    viewer.set(fromFields(viewer.scene, viewer.state, fields));
-    host.scrollIntoView({ block: "center" });
-  };
-  addEventListener("hashchange", recall);
-  recall();
+  const { names, pairs, levels, colors, anchor } = data, sentences = await readMaps(data);
+  whenNear(host, anchor, () => {
+    const viewer = new Viewer(host, css, firstState(data.start), { address: (fields) => `#${anchor}?${new URLSearchParams(fields)}` });
+    viewer.show({ sentences, names, pairs, levels, colors });
+    const recall = () => {
+      const fields = fieldsOf(anchor);
+      if (!fields) return;
+      viewer.set(fromFields(viewer.scene, viewer.state, fields));
+      host.scrollIntoView({ block: "center" });
+    };
+    addEventListener("hashchange", recall);
+    recall();
+  });
 }
 
 // Chiaro o scuro: come la pagina che ci ospita (il libro, Colab, JupyterLab); se non lo dice, come il sistema.

@@ -2,6 +2,7 @@
 
 I fogli di stile diventano uno, con le sole regole di cui una pagina ha le classi, e sta nella pagina; i caratteri delle
 icone si riducono alle icone usate e stanno nel foglio; gli script comuni a tutte le pagine diventano un file solo.
+Nel codice si colora solo ciò che ha un colore suo, e un riquadro si dispone quando sta per vedersi.
 """
 
 import base64
@@ -9,6 +10,7 @@ import io
 import re
 from collections.abc import Iterable, Iterator
 from hashlib import sha256
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from fontTools import subset
 from fontTools.ttLib import TTFont
 from jinja2.ext import Extension
 from sphinx.application import Sphinx
+from sphinx.errors import ExtensionError
 
 COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 NAME = re.compile(r"[.#]((?:\\.|[\w-])+)")
@@ -25,6 +28,10 @@ FACE = re.compile(r"@font-face\{[^}]*?url\(\.\./vendor/fontawesome/webfonts/([\w
 VARIABLE = re.compile(r"""(--[\w-]+):(?:"[^"]*"|'[^']*'|\([^)]*\)|[^;{}"'(])*(?:;|(?=\}))""")
 SIGN = re.compile(r'"\\(f[0-9a-f]{3})"')
 SHEET = re.compile(r'<style id="foglio">.*?</style>', re.DOTALL)
+WIDEST = 110  # i segni di una riga di codice che a 1280 pixel non scorre
+PLAIN = re.compile(r'<span class="(?:n|nn|p|w)">([^<]*)</span>')  # nomi, segni, spazi: del colore del testo
+CODE = re.compile(r'<div class="highlight"><pre>(.*?)</pre>', re.DOTALL)
+MEASURED = re.compile(r"\w+\.tabIndex=\w+\.scrollWidth>\w+\.clientWidth\|\|\w+\.scrollHeight>\w+\.clientHeight\?0:-1")
 PROGRAM = re.compile(r'(<script defer src="[^"]*_static/tutto\.js)[^"]*"')
 THEME_SHEETS = ("_static/basic.css", "_static/styles/pydata-sphinx-theme.css")
 THEME_SCRIPTS = ("_static/scripts/pydata-sphinx-theme.js",)
@@ -174,7 +181,11 @@ def one_program(app: Sphinx, static: Path) -> str:
     names = [str(script.filename) for script in scripts if script.filename] + list(THEME_SCRIPTS)
     programs = [(static.parent / name).read_text("utf-8") for name in names if not LEFT_OUT.search(name)]
     parts = [body for body in dict.fromkeys(constants) if not LEFT_OUT.search(body)] + programs
-    return re.sub(r"//# sourceMappingURL=.*", "", "\n;\n".join(parts))
+    # il tema misura ogni riquadro di codice appena la pagina si apre, e la ferma: menu.js lo fa quando si vede
+    program, found = MEASURED.subn("0", "\n;\n".join(parts))
+    if found != 1:
+        raise ExtensionError("Lo script del tema è cambiato: leggero.py non vi trova più dove misura ciò che scorre.")
+    return re.sub(r"//# sourceMappingURL=.*", "", program)
 
 
 def one_sheet(app: Sphinx, static: Path, used: set[str], program: str) -> str:
@@ -185,6 +196,17 @@ def one_sheet(app: Sphinx, static: Path, used: set[str], program: str) -> str:
     return with_icons(drop_unused_animations(css), static / "vendor" / "fontawesome" / "webfonts")
 
 
+def framed(match: re.Match[str]) -> str:
+    "Un riquadro di codice: le righe, con cui il foglio di stile gli tiene il posto, e se di lato scorre."
+    lines = unescape(re.sub("<[^>]*>", "", match[1])).rstrip("\n").split("\n")
+    reached = ' tabindex="0"' if max(map(len, lines)) > WIDEST else ""
+    return f'<div class="highlight" style="--righe:{len(lines)}"><pre{reached}>{match[1]}</pre>'
+
+
+def light_code(page: str) -> str:
+    return CODE.sub(framed, PLAIN.sub(r"\1", page))
+
+
 def lighten(app: Sphinx, error: Exception | None) -> None:
     if error or app.builder.format != "html":
         return
@@ -192,7 +214,7 @@ def lighten(app: Sphinx, error: Exception | None) -> None:
     program = one_program(app, static)
     (static / "tutto.js").write_text(program, "utf-8")
     version = sha256(program.encode()).hexdigest()[:8]
-    pages = {path: path.read_text("utf-8") for path in Path(app.outdir).glob("*.html")}
+    pages = {path: light_code(path.read_text("utf-8")) for path in Path(app.outdir).glob("*.html")}
     used = names_used((SHEET.sub("", page) for page in pages.values()), program)
     sheet = f'<style id="foglio">{one_sheet(app, static, used, program)}</style>'
     for path, page in pages.items():

@@ -101,15 +101,6 @@ def write_bundles(app: Sphinx) -> None:
     (static / BUNDLE).write_text(f"(() => {{\n{vl_convert.javascript_bundle(start)}\n}})();\n", "utf-8")
 
 
-ONE_BY_ONE = """\
-(function next() {
-  const view = viste.shift();
-  if (!view) return;
-  start(view[0], css, view[1]);
-  setTimeout(next);
-})();
-"""
-
 TEMPLATES = {  # gli script della ricerca di Sphinx, e ciò che i modelli del tema scrivono in inglese
     **{
         f"<script src=\"{{{{ pathto('{name}', 1) | e }}}}\"></script>": ""
@@ -175,7 +166,8 @@ def share_viewer(app: Sphinx, error: Exception | None) -> None:
         + r", (.*)\);\n\}\)\(\);</script>"
     )
     out = Path(app.outdir)
-    text = f"(() => {{\n{program}\nconst css = {packed};\n{ONE_BY_ONE}}})();\n"
+    begin = "for (const [id, data] of viste) start(id, css, data);"
+    text = f"(() => {{\n{program}\nconst css = {packed};\n{begin}\n}})();\n"
     (out / "_static" / "visore.js").write_text(text, "utf-8")
     for page in out.glob("*.html"):
         body, views = alone.subn(r"<script>(window.viste ??= []).push([\1, \2]);</script>", page.read_text("utf-8"))

@@ -1,4 +1,6 @@
-"""Estensione Sphinx: di ogni figura disegnata dal codice, la versione per il tema scuro e quanto dev'essere larga.
+"""Estensione Sphinx: di ogni figura disegnata dal codice, la versione per il tema scuro e quanto spazio vuole.
+
+Si carica quando sta per vedersi: la pagina ne conosce le misure, e il testo intorno non si sposta.
 
 Il fondo diventa trasparente, il bianco prende il colore della pagina e l'inchiostro quello del testo. Una scala di
 colore resta com'è, con la sua legenda; sopra, un numero tiene l'inchiostro che sul suo fondo si legge. Sul telefono,
@@ -23,6 +25,7 @@ ON_DARK = {"#000000": INK, "#0072b2": "#5fb0e8", "#d55e00": "#f08a45", "#009e73"
 SMALLEST, PHONE, SLACK = 8, 342, 1.07  # pixel di una scritta, della colonna; fin qui non vale la pena di scorrere
 SVG = {"svg": "http://www.w3.org/2000/svg"}
 PLACE = re.compile(r"translate\((\S+) (\S+)\)(?: rotate\((\S+)\))?")
+SIZE = re.compile(r'viewBox="0 0 (\S+) (\S+)"')  # in punti: un pixel ne è tre quarti
 IMAGE = re.compile(r'(<source[^>]*>)?<img\b[^>]*\bsrc="(_images/[0-9a-f]{64})\.svg"[^>]*>')
 
 
@@ -71,16 +74,22 @@ def dark(svg: str) -> str:
 def readable_width(svg: str) -> int:
     "I pixel con cui la scritta più piccola ne misura `SMALLEST`."
     size = min((float(scale) * 100 for scale in re.findall(r"scale\(([\d.]+) -", svg)), default=SMALLEST)
-    return round(SMALLEST * float(re.search(r'viewBox="0 0 (\S+)', svg)[1]) / size)
+    return round(SMALLEST * float(SIZE.search(svg)[1]) / size)
 
 
-def with_dark_version(match: re.Match[str], widths: dict[str, int]) -> str:
+def layout(svg: str) -> tuple[str, str]:
+    "Gli attributi della cornice, se sul telefono scorre, e quelli della figura."
+    least, (width, height) = readable_width(svg), (round(float(points) / 0.75) for points in SIZE.search(svg).groups())
+    wide = f' class="ampia" tabindex="0" style="--ampia: {least}px"' if least > PHONE * SLACK else ""
+    return wide, f'loading="lazy" width="{width}" height="{height}"'
+
+
+def with_dark_version(match: re.Match[str], layouts: dict[str, tuple[str, str]]) -> str:
     if match[1]:  # una pagina non riscritta
         return match[0]
-    width = widths[match[2]]
-    wide = f' class="ampia" tabindex="0" style="--ampia: {width}px"' if width > PHONE * SLACK else ""
+    wide, attributes = layouts[match[2]]
     dark_one = f'<source srcset="{match[2]}-scuro.svg" media="not all">'
-    return f"<picture{wide}>{dark_one}{match[0]}</picture>"
+    return f"<picture{wide}>{dark_one}{match[0].replace('<img', f'<img {attributes}', 1)}</picture>"
 
 
 def add_dark_figures(app: Sphinx, error: Exception | None) -> None:
@@ -88,13 +97,13 @@ def add_dark_figures(app: Sphinx, error: Exception | None) -> None:
         return
     for page in Path(app.outdir).glob("*.html"):
         text = page.read_text("utf-8")
-        widths: dict[str, int] = {}
+        layouts: dict[str, tuple[str, str]] = {}
         for _, name in set(IMAGE.findall(text)):
             svg = (Path(app.outdir) / f"{name}.svg").read_text("utf-8")
-            widths[name] = readable_width(svg)
+            layouts[name] = layout(svg)
             if not (path := Path(app.outdir) / f"{name}-scuro.svg").exists():
                 path.write_text(dark(svg), "utf-8")
-        page.write_text(IMAGE.sub(partial(with_dark_version, widths=widths), text), "utf-8")
+        page.write_text(IMAGE.sub(partial(with_dark_version, layouts=layouts), text), "utf-8")
 
 
 def setup(app: Sphinx) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-// Ciò che segue il tema, e i menu.
+// Ciò che segue il tema, ciò che scorre, e i menu.
 
 // Le figure hanno due versioni: si vede quella del tema; senza script il tema è sempre chiaro.
 (() => {
@@ -8,6 +8,16 @@
   };
   new MutationObserver(dress).observe(document.documentElement, { attributeFilter: ["data-theme"] });
   dress();
+})();
+
+// Ciò che, a questa larghezza, scorre di lato si raggiunge anche da tastiera. Si misura quando si vede: tutto insieme
+// fermerebbe la pagina.
+(() => {
+  const watch = new IntersectionObserver((entries) => {
+    for (const { target, isIntersecting } of entries)
+      if (isIntersecting && target.scrollWidth > target.clientWidth) target.tabIndex = 0;
+  });
+  document.querySelectorAll("pre, .cell_output > .output").forEach((box) => watch.observe(box));
 })();
 
 // I menu in alto a destra: si aprono con il puntatore o da tastiera, si chiudono con Esc o toccando altrove.

@@ -44,10 +44,10 @@ function modelAt(url, progress) {
 }
 
 class LiveBox {
-  constructor(host, styles, data) {
+  constructor(host, styles, data, ready) { // `ready`: di ogni modello, gli esiti delle frasi pronte
     const shadow = host.attachShadow({ mode: "open" }), [viewerStyle, style] = styles;
     // `off`: le teste spente; `plain`: la traduzione con tutte accese; `run`: quale richiesta è l'ultima
-    Object.assign(this, { host, data, m: 0, live: null, ready: [], result: null, off: new Set(), plain: "", run: 0, loading: false, asked: "", picked: null, wanted: null });
+    Object.assign(this, { host, data, m: 0, live: null, ready, result: null, off: new Set(), plain: "", run: 0, loading: false, asked: "", picked: null, wanted: null });
     this.offer = html("div", { class: "offerta", hidden: true });
     this.status = html("p", { role: "status", class: "stato" });
     this.choices = html("div", { class: "modelli" });
@@ -59,8 +59,7 @@ class LiveBox {
     this.viewer = new Viewer(figure, viewerStyle, firstState(data.start), { changed: (v) => this.changed(v), address: (fields) => this.address(fields) });
   }
 
-  async open() {
-    this.ready = await Promise.all(this.data.models.map(({ sentences }) => Promise.all(sentences.map(async (one) => ({ ...one, maps: (await readMaps(one))[0] })))));
+  open() {
     addEventListener("hashchange", () => this.recall());
     if (this.recall()) return;
     const [[first]] = this.ready, { focus } = this.data.start, query = typeof focus === "string" ? first.maps[this.data.start.k].query.pieces.indexOf(focus) : focus;
@@ -295,7 +294,10 @@ class LiveBox {
   }
 }
 
-function startLive(viewerStyle, style, data) {
-  for (const host of document.querySelectorAll(`[data-vivo="${CSS.escape(data.anchor)}"]`))
-    if (!host.shadowRoot) new LiveBox(host, [viewerStyle, style], data).open();
+const readAnswers = (sentences) => Promise.all(sentences.map(async (one) => ({ ...one, maps: (await readMaps(one))[0] })));
+
+async function startLive(viewerStyle, style, data) {
+  const hosts = [...document.querySelectorAll(`[data-vivo="${CSS.escape(data.anchor)}"]`)].filter(reserve);
+  const ready = await Promise.all(data.models.map(({ sentences }) => readAnswers(sentences)));
+  for (const host of hosts) whenNear(host, data.anchor, () => new LiveBox(host, [viewerStyle, style], data, ready).open());
 }
