@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Iterator
 from hashlib import sha256
 from html import unescape
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ VARIABLE = re.compile(r"""(--[\w-]+):(?:"[^"]*"|'[^']*'|\([^)]*\)|[^;{}"'(])*(?:
 SIGN = re.compile(r'"\\(f[0-9a-f]{3})"')
 SHEET = re.compile(r'<style id="foglio">.*?</style>', re.DOTALL)
 WIDEST = 110  # i segni di una riga di codice che a 1280 pixel non scorre
+NARROW = 40  # quelli di una riga sul telefono, dove va a capo: un poco meno di quanti ce ne stanno
 PLAIN = re.compile(r'<span class="(?:n|nn|p|w)">([^<]*)</span>')  # nomi, segni, spazi: del colore del testo
 CODE = re.compile(r'<div class="highlight"><pre>(.*?)</pre>', re.DOTALL)
 MEASURED = re.compile(r"\w+\.tabIndex=\w+\.scrollWidth>\w+\.clientWidth\|\|\w+\.scrollHeight>\w+\.clientHeight\?0:-1")
@@ -198,9 +200,10 @@ def one_sheet(app: Sphinx, static: Path, used: set[str], program: str) -> str:
 
 def framed(match: re.Match[str]) -> str:
     "Un riquadro di codice: le righe, con cui il foglio di stile gli tiene il posto, e se di lato scorre."
-    lines = unescape(re.sub("<[^>]*>", "", match[1])).rstrip("\n").split("\n")
-    reached = ' tabindex="0"' if max(map(len, lines)) > WIDEST else ""
-    return f'<div class="highlight" style="--righe:{len(lines)}"><pre{reached}>{match[1]}</pre>'
+    lengths = [len(line) for line in unescape(re.sub("<[^>]*>", "", match[1])).rstrip("\n").split("\n")]
+    style = f"--righe:{len(lengths)};--strette:{sum(max(1, ceil(length / NARROW)) for length in lengths)}"
+    reached = ' tabindex="0"' if max(lengths) > WIDEST else ""
+    return f'<div class="highlight" style="{style}"><pre{reached}>{match[1]}</pre>'
 
 
 def light_code(page: str) -> str:
