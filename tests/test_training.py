@@ -9,6 +9,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import Setting
+from tqdm import tqdm
 
 from annotated import AnnotatedError, Config, Transformer
 from annotated.checkpoint import load_model, load_state, save_model
@@ -68,8 +70,13 @@ def run(setting: Setting, folder: Path, config: TrainingConfig = SHORT) -> None:
         train(model, tokenizer, training, validation, config, folder, resume=True)
 
 
+def run_child(setting: Setting, folder: Path) -> None:
+    tqdm.set_lock(threading.RLock())  # il lucchetto di tqdm è comune ai figli: ucciso chi lo ha, si fermano tutti
+    run(setting, folder)
+
+
 def start(setting: Setting, folder: Path) -> multiprocessing.Process:
-    child = fork.Process(target=run, args=(setting, folder))
+    child = fork.Process(target=run_child, args=(setting, folder))
     child.start()
     return child  # type: ignore[return-value]
 
