@@ -7,6 +7,7 @@ import tomllib
 from html import unescape
 from pathlib import Path
 from statistics import median
+from typing import Literal
 from urllib.parse import quote, unquote, urlsplit
 
 import pytest
@@ -391,6 +392,35 @@ def test_map_says_where_we_are() -> None:
     lit = {name: re.findall(r'href="([^"]*)"[^>]*aria-current="page"', drawing) for name, drawing in maps.items()}
     assert {name for name, links in lit.items() if links} == chapters
     assert all(drawing.count(' qui"') >= len(lit[name]) > 0 for name, drawing in maps.items() if name in chapters)
+
+
+def test_code_is_copied(visit: Visit) -> None:
+    "Il bottone è già nella pagina; senza script, che copia, non si vede."
+    page, context = visit.page, visit.page.context
+    context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.goto(f"file://{HTML / '02_attenzione.html'}")
+    box = page.locator("div.highlight").filter(visible=True).first
+    box.hover()
+    box.get_by_role("button", name="Copia il codice").click()
+    expect(box.locator(".copybtn")).to_have_attribute("data-tooltip", "Copiato!")
+    assert page.evaluate("navigator.clipboard.readText()").strip() == box.locator("pre").inner_text().strip()
+    with context.browser.new_page(java_script_enabled=False) as still:  # type: ignore[union-attr]
+        still.goto(page.url)
+        assert still.locator(".copybtn").count() > 20
+        expect(still.locator(".copybtn").filter(visible=True)).to_have_count(0)
+
+
+@pytest.mark.parametrize("system", ["light", "dark"])
+def test_theme_is_chosen_before_the_page_is_drawn(visit: Visit, system: Literal["light", "dark"]) -> None:
+    "La prima volta il tema è quello del sistema, e lo script che arriva dopo non ricolora la pagina."
+    page = visit.page
+    page.emulate_media(color_scheme=system)
+    page.route("**/tutto.js*", lambda route: route.fulfill(body="", content_type="text/javascript"))
+    page.goto(f"file://{HTML / 'intro.html'}")
+    expect(page.locator("html")).to_have_attribute("data-theme", system)
+    page.evaluate("localStorage.setItem('mode', 'light')")
+    page.reload()
+    expect(page.locator("html")).to_have_attribute("data-theme", "light")
 
 
 def test_attention_view(visit: Visit) -> None:

@@ -2,7 +2,8 @@
 
 I fogli di stile diventano uno, con le sole regole di cui una pagina ha le classi, e sta nella pagina; i caratteri delle
 icone si riducono alle icone usate e stanno nel foglio; gli script comuni a tutte le pagine diventano un file solo.
-Nel codice si colora solo ciò che ha un colore suo, e un riquadro si dispone quando sta per vedersi.
+Nel codice si colora solo ciò che ha un colore suo, e un riquadro si dispone quando sta per vedersi; il bottone che lo
+copia è già nella pagina. Ciò che il tema misura, o ricolora, appena la pagina si apre, aspetta o si toglie.
 """
 
 import base64
@@ -11,6 +12,7 @@ import re
 from collections.abc import Iterable, Iterator
 from hashlib import sha256
 from html import unescape
+from itertools import count
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -33,7 +35,16 @@ WIDEST = 110  # i segni di una riga di codice che a 1280 pixel non scorre
 NARROW = 40  # quelli di una riga sul telefono, dove va a capo: un poco meno di quanti ce ne stanno
 PLAIN = re.compile(r'<span class="(?:n|nn|p|w)">([^<]*)</span>')  # nomi, segni, spazi: del colore del testo
 CODE = re.compile(r'<div class="highlight"><pre>(.*?)</pre>', re.DOTALL)
-MEASURED = re.compile(r"\w+\.tabIndex=\w+\.scrollWidth>\w+\.clientWidth\|\|\w+\.scrollHeight>\w+\.clientHeight\?0:-1")
+MEASURES = {  # ciò che il tema misura appena la pagina si apre, e la ferma; che cosa mettere al suo posto
+    # se un riquadro di codice scorre: lo fa menu.js, quando si vede
+    r"\w+\.tabIndex=\w+\.scrollWidth>\w+\.clientWidth\|\|\w+\.scrollHeight>\w+\.clientHeight\?0:-1": "0",
+    # dov'è, nell'indice, la pagina aperta: sul telefono l'indice è chiuso
+    r'(if\()(!document\.querySelector\("\.bd-docs-nav"\)\))': r'\1matchMedia("(max-width:959.98px)").matches||\2',
+    # in quale sezione si è: finché non si scorre, si è in cima
+    r"(\w+\((\w+),300\)\)),\2\(\)": r'\1,window.addEventListener("scroll",\2,{once:!0})',
+}
+COPY = """<button class="copybtn o-tooltip--left" aria-label="Copia il codice" data-tooltip="Copiare"\
+ data-clipboard-target="#{}"></button>"""
 PROGRAM = re.compile(r'(<script defer src="[^"]*_static/tutto\.js)[^"]*"')
 THEME_SHEETS = ("_static/basic.css", "_static/styles/pydata-sphinx-theme.css")
 THEME_SCRIPTS = ("_static/scripts/pydata-sphinx-theme.js",)
@@ -51,6 +62,11 @@ HEAD = {  # i modelli del tema: al posto di fogli e script
   <style id="foglio"></style>""",
     "{{ _webpack.head_js_preload() }}": """<script defer src="{{ pathto('_static/tutto.js', 1) }}"></script>""",
     "{{ _webpack.body_post() }}": "",
+    # il tema «auto» è chiaro o scuro già prima che la pagina si disegni: cambiarlo dopo la ricolora tutta
+    """dataset.theme = localStorage.getItem("theme") || "{{ default_mode }}";""": """dataset.theme =
+      document.documentElement.dataset.mode.replace("auto",
+        matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");""",
+    """{% include "sections/announcement.html" %}""": "",  # un avviso vuoto, che il tema misura
 }
 
 
@@ -183,10 +199,11 @@ def one_program(app: Sphinx, static: Path) -> str:
     names = [str(script.filename) for script in scripts if script.filename] + list(THEME_SCRIPTS)
     programs = [(static.parent / name).read_text("utf-8") for name in names if not LEFT_OUT.search(name)]
     parts = [body for body in dict.fromkeys(constants) if not LEFT_OUT.search(body)] + programs
-    # il tema misura ogni riquadro di codice appena la pagina si apre, e la ferma: menu.js lo fa quando si vede
-    program, found = MEASURED.subn("0", "\n;\n".join(parts))
-    if found != 1:
-        raise ExtensionError("Lo script del tema è cambiato: leggero.py non vi trova più dove misura ciò che scorre.")
+    program = "\n;\n".join(parts)
+    for measure, instead in MEASURES.items():
+        program, found = re.subn(measure, instead, program)
+        if found != 1:
+            raise ExtensionError(f"Lo script del tema è cambiato: leggero.py non vi trova più «{measure}».")
     return re.sub(r"//# sourceMappingURL=.*", "", program)
 
 
@@ -198,16 +215,17 @@ def one_sheet(app: Sphinx, static: Path, used: set[str], program: str) -> str:
     return with_icons(drop_unused_animations(css), static / "vendor" / "fontawesome" / "webfonts")
 
 
-def framed(match: re.Match[str]) -> str:
-    "Un riquadro di codice: le righe, con cui il foglio di stile gli tiene il posto, e se di lato scorre."
+def framed(match: re.Match[str], name: str) -> str:
+    "Un riquadro di codice: le righe, con cui il foglio di stile gli tiene il posto, se di lato scorre, il bottone."
     lengths = [len(line) for line in unescape(re.sub("<[^>]*>", "", match[1])).rstrip("\n").split("\n")]
     style = f"--righe:{len(lengths)};--strette:{sum(max(1, ceil(length / NARROW)) for length in lengths)}"
     reached = ' tabindex="0"' if max(lengths) > WIDEST else ""
-    return f'<div class="highlight" style="{style}"><pre{reached}>{match[1]}</pre>'
+    return f'<div class="highlight" style="{style}"><pre id="{name}"{reached}>{match[1]}</pre>{COPY.format(name)}'
 
 
 def light_code(page: str) -> str:
-    return CODE.sub(framed, PLAIN.sub(r"\1", page))
+    names = map("codice{}".format, count(1))
+    return CODE.sub(lambda match: framed(match, next(names)), PLAIN.sub(r"\1", page))
 
 
 def lighten(app: Sphinx, error: Exception | None) -> None:
