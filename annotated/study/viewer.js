@@ -754,8 +754,11 @@ class Viewer {
     host.attachShadow({ mode: "open" }).append(html("style", {}, css), this.root);
     followTheme(host);
     Object.assign(this, { host, state, changed, address, scene: null, width: 0, shape: "", drawings: [], thumbnails: new Map() });
+  }
+
+  open() { // da qui in poi si disegna, larga quanto il posto che ha
     this.fit();
-    new ResizeObserver(() => this.fit()).observe(host);
+    new ResizeObserver(() => this.fit()).observe(this.host);
   }
 
   set(change) { // l'unico punto in cui lo stato cambia
@@ -842,6 +845,7 @@ async function mount(host, css, data) {
   whenNear(host, anchor, () => {
     const viewer = new Viewer(host, css, firstState(data.start), { address: (fields) => `#${anchor}?${new URLSearchParams(fields)}` });
     viewer.show({ sentences, names, pairs, levels, colors });
+    viewer.open();
     const recall = () => {
       const fields = fieldsOf(anchor);
       if (!fields) return;

@@ -53,10 +53,12 @@ class LiveBox {
     this.choices = html("div", { class: "modelli" });
     this.pieces = html("div", { class: "esito" });
     const figure = html("div");
+    reserve(figure);
     shadow.append(html("style", {}, style), html("div", { class: "vivo", role: "group", "aria-label": "Traduttore dall'inglese all'italiano" },
       this.drawForm(), this.offer, this.status, this.drawSentences(), this.choices, this.pieces, figure));
     followTheme(host);
     this.viewer = new Viewer(figure, viewerStyle, firstState(data.start), { changed: (v) => this.changed(v), address: (fields) => this.address(fields) });
+    whenNear(figure, data.anchor, () => this.viewer.open()); // su un telefono il visore sta più giù di ciò che si vede
   }
 
   open() {
