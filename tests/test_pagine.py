@@ -423,6 +423,17 @@ def test_theme_is_chosen_before_the_page_is_drawn(visit: Visit, system: Literal[
     expect(page.locator("html")).to_have_attribute("data-theme", "light")
 
 
+def test_what_was_never_seen_is_printed(visit: Visit) -> None:
+    "Prima di stampare si disegna ogni visore, anche quello dentro una casella che non s'era ancora vista."
+    page = visit.page
+    page.goto(f"file://{HTML / '20_vedere.html'}")
+    hosts = page.locator("[data-vivo], [data-vista]")
+    expect(page.locator("[data-attesa='dati']")).to_have_count(0)
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    for host in hosts.all():
+        expect(host.locator(".disegno svg")).not_to_have_count(0)
+
+
 def test_attention_view(visit: Visit) -> None:
     "Il visore vive nella pagina: ogni vista pesa al più 300 kB, risponde, segue il tema e non esce dallo schermo."
     page = visit.page

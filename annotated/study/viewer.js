@@ -810,10 +810,15 @@ function reserve(host) {
   return true;
 }
 
+// Prima di stampare si disegna ciò che aspetta di vedersi: anche ciò che si mette ad aspettare in quel momento.
+const hidden = new Set();
+addEventListener("beforeprint", () => hidden.forEach((draw) => draw()));
+
 // Chiama `draw` quando `host` sta per vedersi, quando l'indirizzo parla della sua figura, o prima di stampare.
 function whenNear(host, anchor, draw) {
   const waiting = new AbortController(), { signal } = waiting;
   const now = () => {
+    hidden.delete(now);
     watch.disconnect();
     waiting.abort();
     delete host.dataset.attesa;
@@ -825,7 +830,7 @@ function whenNear(host, anchor, draw) {
   host.dataset.attesa = "vista";
   watch.observe(host);
   addEventListener("hashchange", asked, { signal });
-  addEventListener("beforeprint", now, { signal });
+  hidden.add(now);
   asked();
 }
 
