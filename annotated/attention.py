@@ -30,7 +30,7 @@ def attention(
         scores = scores.masked_fill(~mask, float("-inf"))
     return attend(scores, V)
 
-# %% ../book/02_attenzione.ipynb #582b4269
+# %% ../book/02_attenzione.ipynb #28064a36
 def fast_attention(
     Q: Tensor,  # (..., T, d_k)
     K: Tensor,  # (..., S, d_k)
@@ -39,8 +39,8 @@ def fast_attention(
 ) -> Tensor:  # solo l'uscita, (..., T, d_v)
     """La stessa uscita di `attention`, dal nucleo veloce di PyTorch: niente pesi.
 
-    Una query che non può guardare nulla qui rende 0, in `attention` NaN. Su CPU, in
-    bfloat16 o quando si traduce (poche query, niente gradienti), passa per `attention`.
+    Su CPU, in bfloat16 o quando si traduce (poche query, niente gradienti), passa per
+    `attention`: lì una query che non può guardare nulla rende NaN, nel nucleo 0.
     """
     if Q.device.type == "cpu":
         few = not torch.is_grad_enabled() and Q.size(-2) <= 8

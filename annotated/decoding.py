@@ -56,7 +56,7 @@ def _take(x: Tensor, indices: Tensor) -> Tensor:
     "Le ipotesi `indices` (A, n) di `x`, (A, m) o (A, m, lunghezza)."
     return x.gather(1, indices) if x.ndim == 2 else x.gather(1, indices[:, :, None].expand(-1, -1, x.size(2)))
 
-# %% ../book/16_decodifica.ipynb #6937ef43
+# %% ../book/16_decodifica.ipynb #fd6280fd
 class _Finished:
     "Di ogni frase, le K migliori ipotesi già chiuse."
 
@@ -71,7 +71,7 @@ class _Finished:
         self.texts[active] = _take(torch.cat((self.texts[active], texts), dim=1), best)
 
     def beatable(self, active: Tensor, hope: Tensor) -> Tensor:
-        "Se cercare ancora: mancano ipotesi, o una aperta può arrivare a `hope` (A,), più della migliore."
+        "Vero se mancano ipotesi, o se `hope` (A,), il meglio di un'aperta, batte la migliore chiusa."
         missing = self.scores[active, -1].isinf()
         greedy = self.scores.size(1) == 1  # una sola ipotesi: la prima che chiude è la risposta
         return missing if greedy else missing | (self.scores[active, 0] < hope)
@@ -156,7 +156,7 @@ def encode_sources(
             )
     return encoded
 
-# %% ../book/16_decodifica.ipynb #8853ac7d
+# %% ../book/16_decodifica.ipynb #b73bac04
 MAX_BEAM, MAX_ALPHA = 1000, 10  # oltre, la memoria finisce e le potenze non sono più numeri
 
 
@@ -178,8 +178,8 @@ def translate(
     """
     if not 1 <= beam <= MAX_BEAM:
         raise AnnotatedError(f"beam = {beam}: le ipotesi vanno da 1 a {MAX_BEAM}.")
-    if not abs(alpha) <= MAX_ALPHA:  # NaN non supera nessun confronto
-        raise AnnotatedError(f"alpha = {alpha}: serve un numero fra −{MAX_ALPHA} e {MAX_ALPHA}.")
+    if not 0 <= alpha <= MAX_ALPHA:  # NaN non supera nessun confronto
+        raise AnnotatedError(f"alpha = {alpha}: serve un numero fra 0 e {MAX_ALPHA}.")
     device = next(model.parameters()).device
     encoded = encode_sources(tokenizer, sentences, model.config.max_len, origin, first)
     order = sorted(range(len(encoded)), key=lambda i: -len(encoded[i]))

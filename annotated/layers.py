@@ -22,9 +22,9 @@ class FeedForward(nn.Sequential):
     ):
         super().__init__(nn.Linear(d_model, d_ff), nn.ReLU(), nn.Linear(d_ff, d_model))
 
-# %% ../book/06_blocchi.ipynb #fefeb45f
+# %% ../book/06_blocchi.ipynb #0e589a5a
 class Dropout(nn.Dropout):
-    """`nn.Dropout`; in bfloat16 su CPU sorteggia 16 bit per numero invece di 64.
+    """`nn.Dropout`; in bfloat16 su CPU gli bastano 16 bit casuali per numero.
 
     Lì la probabilità è `p` arrotondata a un multiplo di 2⁻¹⁶.
     """

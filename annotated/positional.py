@@ -9,7 +9,7 @@ __all__ = ['sinusoids', 'PositionalEncoding']
 import torch
 from torch import Tensor, nn
 
-# %% ../book/04_posizioni.ipynb #f258d15d
+# %% ../book/04_posizioni.ipynb #436a1542
 def sinusoids(
     n: int,  # numero di posizioni
     d_model: int,  # dimensione, pari
@@ -20,8 +20,8 @@ def sinusoids(
     """
     positions = torch.arange(n, dtype=torch.float64)[:, None]  # (n, 1)
     even = torch.arange(0, d_model, 2, dtype=torch.float64)  # (d_model / 2,)
-    wavelengths = 10000 ** (even / d_model)
-    angles = positions / wavelengths  # (n, d_model / 2)
+    words_per_radian = 10000 ** (even / d_model)
+    angles = positions / words_per_radian  # (n, d_model / 2)
     return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2).float()
 
 # %% ../book/04_posizioni.ipynb #c6b4bc9e

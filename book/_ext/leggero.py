@@ -231,6 +231,8 @@ def light_code(page: str) -> str:
 def lighten(app: Sphinx, error: Exception | None) -> None:
     if error or app.builder.format != "html":
         return
+    for old in OneSheet.missing:
+        raise ExtensionError(f"I modelli del tema sono cambiati: leggero.py non vi trova più «{old}».")
     static = Path(app.outdir) / "_static"
     program = one_program(app, static)
     (static / "tutto.js").write_text(program, "utf-8")
@@ -259,9 +261,13 @@ def only_own_scripts(
 class OneSheet(Extension):
     "Cambia i modelli di pagina mentre Jinja li legge."
 
+    missing = set(HEAD)  # ciò che in nessun modello s'è ancora trovato
+
     def preprocess(self, source: str, name: str | None, filename: str | None = None) -> str:
         for old, new in HEAD.items():
-            source = source.replace(old, new)
+            if old in source:
+                self.missing.discard(old)
+                source = source.replace(old, new)
         return source
 
 
