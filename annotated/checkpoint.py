@@ -45,7 +45,7 @@ def save_model(folder: str | Path, model: Transformer, tokenizer: Tokenizer) -> 
     _save_description(folder, model, tokenizer)
     save_tensors(folder / "model.safetensors", model.state_dict(), {"vocabulary": tokenizer.fingerprint})
 
-# %% ../book/81_salvare.ipynb #999ace63
+# %% ../book/81_salvare.ipynb #8e542164
 @contextmanager
 def _opened(path: Path, tokenizer: Tokenizer) -> Iterator[tuple[safe_open, dict[str, Any]]]:
     "Un file di tensori, di cui si è letta la sola intestazione, e i metadati; `AnnotatedError` se è guasto."
@@ -78,10 +78,11 @@ def restore(module: nn.Module, tensors: dict[str, Tensor], path: Path) -> None:
         module.load_state_dict(tensors)
     except RuntimeError as error:
         raise AnnotatedError(
-            f"{path}: i pesi non hanno la forma detta in config.json: è un altro modello."
+            f"{path}: i pesi non hanno la forma detta in config.json: è un altro modello. "
+            "Rimetti config.json e pesi presi dalla stessa cartella."
         ) from error
 
-# %% ../book/81_salvare.ipynb #d7de91fb
+# %% ../book/81_salvare.ipynb #6301dd81
 def _load_weights(folder: Path, tokenizer: Tokenizer, config: Config) -> dict[str, Tensor]:
     single, parts = folder / "model.safetensors", sorted(folder.glob("model-*-of-*.safetensors"))
     paths = [single] if single.exists() or not parts else parts
@@ -97,7 +98,10 @@ def _load_weights(folder: Path, tokenizer: Tokenizer, config: Config) -> dict[st
             f"{folder}: le parti dei pesi non sono tutte, o non vanno insieme. Copiale di nuovo tutte."
         )
     if numbers != config.parameters:
-        raise AnnotatedError(f"{folder}: i pesi non hanno la forma detta in config.json: è un altro modello.")
+        raise AnnotatedError(
+            f"{folder}: i pesi non hanno la forma detta in config.json: è un altro modello. "
+            "Rimetti config.json e pesi presi dalla stessa cartella."
+        )
     if not kinds <= {"F64", "F32", "F16", "BF16"}:
         raise AnnotatedError(
             f"{folder}: i pesi sono di tipo {', '.join(sorted(kinds))}. Servono numeri con la virgola."
@@ -121,7 +125,7 @@ def _load_config(folder: Path) -> Config:
     except (ValueError, TypeError, RecursionError) as error:
         raise AnnotatedError(f"{path}: non descrive un modello. Copialo di nuovo.") from error
 
-# %% ../book/81_salvare.ipynb #21d0341c
+# %% ../book/81_salvare.ipynb #b94737f8
 def load_model(
     folder: str | Path, device: str | torch.device = "cpu"
 ) -> tuple[Transformer, Tokenizer]:  # il modello, pronto a tradurre, e il suo vocabolario
@@ -135,7 +139,9 @@ def load_model(
     weights = _load_weights(folder, tokenizer, config)
     if config.vocab_size != tokenizer.vocab_size:
         sizes = f"{config.vocab_size} pezzi, ma tokenizer.model ne ha {tokenizer.vocab_size}"
-        raise AnnotatedError(f"{folder}: config.json parla di {sizes}: è di un altro modello.")
+        raise AnnotatedError(
+            f"{folder}: config.json parla di {sizes}: è di un altro modello. Rimetti quello giusto."
+        )
     model = Transformer(config)
     restore(model, weights, folder)
     return model.to(device).eval(), tokenizer

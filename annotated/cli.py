@@ -85,7 +85,7 @@ def _device(name: str) -> torch.device:
         torch.set_float32_matmul_precision("high")
     return x.device
 
-# %% ../book/90_riga_di_comando.ipynb #8ee30426
+# %% ../book/90_riga_di_comando.ipynb #3575fd16
 def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) == 0:
         raise argparse.ArgumentTypeError(f"serve un intero positivo, non «{text}»")
@@ -115,11 +115,11 @@ def _share(text: str) -> float:
     with suppress(ValueError):
         if 0 <= float(text) < 1:
             return float(text)
-    raise argparse.ArgumentTypeError(f"serve un numero fra 0 e 1, non «{text}»")
+    raise argparse.ArgumentTypeError(f"serve un numero da 0 a 1, 1 escluso, non «{text}»")
 
-# %% ../book/90_riga_di_comando.ipynb #9ec9c9a2
+# %% ../book/90_riga_di_comando.ipynb #187b5428
 def _precision(asked: str | None, device: torch.device) -> str:
-    "Quella chiesta, se il dispositivo la conosce; altrimenti la più rapida che ha in hardware."
+    "Quella chiesta, se il dispositivo la conosce; altrimenti fp32 su CPU; su GPU bf16, o fp16 dove non c'è."
     if asked == "int8" and device.type != "cpu":
         raise AnnotatedError("--precision int8: solo su CPU. Aggiungi --device cpu, o usa bf16.")
     if asked == "fp16" and device.type == "cpu":
@@ -320,7 +320,7 @@ def _measure_unseen(folder: Path, device: torch.device) -> None:
     scores = evaluate(hypotheses, [pair.target for pair in unseen])
     _say(f"coppie di nomi mai viste insieme: {number(scores.exact, '.1%')} di frasi tradotte esattamente")
 
-# %% ../book/90_riga_di_comando.ipynb #3073bd98
+# %% ../book/90_riga_di_comando.ipynb #beba1d40
 def _usual(name: str) -> str:
     toy, corpus = (RECIPES[kind].defaults()[name] for kind in ("microlingua", "corpus"))
     return f" (predefinito: {toy}; con --data {corpus})"
@@ -336,8 +336,10 @@ def _add_train(commands: Any) -> None:
     add = p.add_argument
     add("--data", type=Path, metavar="CARTELLA", help="train*.tsv e valid.tsv; senza, la microlingua")
     add("--config", metavar="NOME", help=f"{', '.join(PRESETS)} (predefinito: mini)")
-    add("--out", type=Path, metavar="CARTELLA", help="dove scrivere (predefinita: runs/NOME)")
-    start = "parte dai pesi e dal vocabolario di un modello (nome o cartella)"
+    add("--out", type=Path, metavar="CARTELLA", help="dove scrivere (predefinita: runs/FORMA)")
+    short = RECIPES["init"].training
+    fewer = f"{short.max_steps} passi, warmup {short.warmup}, factor {short.factor}"
+    start = f"parte dai pesi e dal vocabolario di un modello, nome o cartella (predefiniti: {fewer})"
     add("--init", type=_model_name, metavar="MODELLO", help=start)
     add("--resume", action="store_true", help="riprende l'addestramento in --out, con le sue opzioni")
     add("--norm-first", action="store_true", default=None, help="Pre-LN invece di Post-LN")
@@ -346,8 +348,9 @@ def _add_train(commands: Any) -> None:
     add("--max-tokens", type=_positive, metavar="N", help="pezzi per lotto" + _usual("max_tokens"))
     add("--warmup", type=_positive, metavar="N", help="passi di salita del learning rate" + _usual("warmup"))
     add("--factor", type=_rate, metavar="X", help="moltiplica il learning rate" + _usual("factor"))
-    add("--dropout", type=_share, metavar="P", help="quota di uscite azzerate (predefinita: della forma)")
-    add("--smoothing", type=_share, metavar="E", help="label smoothing")
+    share = "quota di uscite azzerate (predefinita: 0; con --data quella della forma)"
+    add("--dropout", type=_share, metavar="P", help=share)
+    add("--smoothing", type=_share, metavar="E", help="label smoothing" + _usual("smoothing"))
     between = "passi fra due validazioni" + _usual("valid_every")
     add("--valid-every", type=_positive, metavar="N", help=between)
     mean = "il modello è la media degli ultimi N checkpoint"
@@ -357,8 +360,8 @@ def _add_train(commands: Any) -> None:
     add("--minutes", type=_rate, metavar="M", help=rest)
     times = "usa una fonte N volte; 0 = mai, 0.5 = una coppia sì e una no"
     add("--repeat", type=_repetition, action="append", metavar="FONTE=N", help=times)
-    fastest = "dei prodotti di matrici (predefinita: la più rapida che c'è)"
-    add("--precision", choices=list(DTYPES), help=fastest)
+    usual = "dei prodotti di matrici (predefinita: fp32 su CPU; su GPU bf16, o fp16 dove non c'è)"
+    add("--precision", choices=list(DTYPES), help=usual)
     add("--compile", dest="compiled", action="store_true", default=None, help="usa torch.compile")
     add("--tensorboard", action="store_true", help="scrive il diario anche per TensorBoard")
     add("--seed", type=int, metavar="N", help="seme dei numeri casuali (predefinito: 1)")
@@ -417,15 +420,15 @@ def _translate(args: argparse.Namespace) -> None:
         for text in translations():
             print(text, flush=True)
 
-# %% ../book/90_riga_di_comando.ipynb #27c5adc2
+# %% ../book/90_riga_di_comando.ipynb #df34cf30
 def _add_decoding(p: argparse.ArgumentParser) -> None:
     "Le opzioni di chi traduce."
     add = p.add_argument
     add("--model", default=PRETRAINED, metavar="NOME", help=f"cartella o nome (predefinito: {PRETRAINED})")
     add("--beam", type=_positive, default=4, metavar="K", help="ipotesi della beam search; 1 = greedy")
     add("--alpha", type=float, default=0.6, metavar="X", help="normalizzazione della lunghezza")
-    fastest = "dei pesi (predefinita: la più rapida che c'è senza perdere nulla)"
-    add("--precision", choices=PRECISIONS, help=fastest)
+    usual = "dei pesi (predefinita: fp32 su CPU; su GPU bf16, o fp16 dove non c'è)"
+    add("--precision", choices=PRECISIONS, help=usual)
     add("--max-tokens", type=_positive, default=4096, metavar="N", help="pezzi che si traducono insieme")
     _add_device(p)
 

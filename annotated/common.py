@@ -60,7 +60,7 @@ def reason(error: OSError) -> str:
     "Il motivo di un errore del sistema operativo, in italiano dove lo conosciamo."
     return _REASONS.get(error.errno or 0, error.strerror or str(error))
 
-# %% ../book/86_dentro_il_pacchetto.ipynb #d45fb2c5
+# %% ../book/86_dentro_il_pacchetto.ipynb #83eb4df7
 @contextmanager
 def open_input(
     path: str | Path,
@@ -69,11 +69,13 @@ def open_input(
     try:
         kind = stat.S_IFMT(os.stat(path).st_mode)
         if kind not in (stat.S_IFREG, stat.S_IFDIR):  # una cartella la rifiuta `open`
-            raise OSError(errno.EINVAL, "è una pipe o un dispositivo: salvane il contenuto in un file")
+            advice = "Salvane il contenuto in un file."
+            raise AnnotatedError(f"{path}: non riesco a leggere (è una pipe o un dispositivo). {advice}")
         with open(path, "rb") as file:
             yield file
     except OSError as error:
-        raise AnnotatedError(f"{path}: non riesco a leggere ({reason(error)}).") from error
+        problem = f"non riesco a leggere ({reason(error)})"
+        raise AnnotatedError(f"{path}: {problem}. Controlla nome e permessi.") from error
 
 # %% ../book/86_dentro_il_pacchetto.ipynb #2a9a5611
 def _lock(file: BinaryIO) -> None:

@@ -176,7 +176,7 @@ def _assign(
             yield file, first
             yield from (("shared", pair) for pair in others)
 
-# %% ../book/91_corpora.ipynb #b330674d
+# %% ../book/91_corpora.ipynb #a171414c
 def _write(
     name: str,  # la fonte: la prima colonna
     out: Path,
@@ -199,7 +199,8 @@ def _write(
                 files[file].write(f"{name}\t{pair.source}\t{pair.target}\n".encode())
         if not all(counts[file] for file in names):
             found = ", ".join(f"{counts[file]} di {file}" for file in names)
-            raise AnnotatedError(f"{name}: troppo poche coppie: {found}.")
+            more = "Aggiungine, o tienine da parte di meno."
+            raise AnnotatedError(f"{name}: troppo poche coppie: {found}. {more}")
     return Written(**counts)
 
 # %% ../book/91_corpora.ipynb #85a23a56

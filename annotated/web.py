@@ -104,7 +104,7 @@ def export_web(
     live_model(name, url=".").save(out / "index.html")
     return fingerprint
 
-# %% ../book/88_nel_browser.ipynb #5019a837
+# %% ../book/88_nel_browser.ipynb #8d461f6c
 def _read_script(path: Path) -> Any:
     try:
         return json.loads(path.read_text("utf-8").partition("=")[2].rstrip(";\n"))
@@ -125,6 +125,15 @@ def load_web(folder: str | Path) -> Transformer:
     Solleva `AnnotatedError` se un file manca, è rovinato o è di un altro modello.
     """
     folder = Path(folder)
+    try:
+        return _rebuild(folder)
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise AnnotatedError(
+            f"{folder}: file rovinati. Riscrivi la cartella con «annotated export --to web»."
+        ) from error
+
+
+def _rebuild(folder: Path) -> Transformer:
     index = _read_script(folder / "modello.js")
     parts = [_read_script(folder / f"pesi-{i}.js") for i in range(index["parts"])]
     if any(part["fingerprint"] != index["fingerprint"] for part in parts):

@@ -10,6 +10,8 @@ import json
 import os
 import platform
 import shutil
+import subprocess
+import sys
 import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
@@ -87,7 +89,10 @@ def main() -> None:
     parser.add_argument("models", nargs="*", default=["mini", "small-en-it"], metavar="MODELLO")
     names = parser.parse_args().models
     candidates = (os.environ.get("CHROMIUM"), *map(shutil.which, ("chromium", "chromium-browser", "google-chrome")))
+    revision = subprocess.run(("git", "rev-parse", "--short", "HEAD"), cwd=ROOT, capture_output=True, text=True)
     report: dict[str, Any] = {
+        "comando": " ".join(("python bench/browser.py", *sys.argv[1:])),
+        "commit": revision.stdout.strip(),
         "data": f"{datetime.now(UTC):%Y-%m-%d}",
         "dispositivo": processor(),
         "frasi": len(SENTENCES),

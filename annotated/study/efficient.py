@@ -167,14 +167,14 @@ def linear_step(
     state = written if state is None else state + written
     return _normalised((features(q).unsqueeze(-2) @ state).squeeze(-2)), state
 
-# %% ../../book/25_efficiente.ipynb #a9e93657
+# %% ../../book/25_efficiente.ipynb #39f2142a
 def random_directions(
     m: int,  # quante
     d: int,  # componenti di ciascuna
     orthogonal: bool = True,  # perpendicolari fra loro, a gruppi di d
     generator: torch.Generator | None = None,
 ) -> Tensor:  # (m, d)
-    "Direzioni normali per le feature casuali; le ortogonali restano lunghe uguali (Choromanski 2021, §2.4)."
+    "Direzioni normali, anche ortogonali con le stesse lunghezze (Choromanski 2021, §2.4)."
     W = torch.randn(m, d, generator=generator)
     if orthogonal:
         groups = [torch.linalg.qr(torch.randn(d, d, generator=generator)).Q for _ in range(math.ceil(m / d))]

@@ -118,13 +118,14 @@ def word_weights(
     M = F.one_hot(owners).to(weights)  # (S, parole)
     return (M.T / M.sum(dim=0)[:, None]) @ weights @ M
 
-# %% ../../book/22_teste.ipynb #b27ea204
+# %% ../../book/22_teste.ipynb #e869834f
 def hits(
     weights: Tensor,  # (..., T, S)
     targets: Tensor,  # (..., T, S): True = la chiave è un bersaglio della query
 ) -> Tensor:  # (...)
-    "Quante query danno a un bersaglio il peso più grande della riga."
+    "Quante query danno a un bersaglio il peso più grande; una riga di zeri non guarda nessuno."
     best = F.one_hot(weights.argmax(dim=-1), targets.size(-1)).bool()  # (..., T, S)
+    best &= weights > 0
     return (best & targets).sum(dim=(-2, -1))
 
 # %% ../../book/22_teste.ipynb #a6578b32

@@ -93,7 +93,7 @@ def replaced(
             hooks.callback(module.register_forward_pre_hook(swap).remove)
         yield
 
-# %% ../../book/82_dietro_le_figure.ipynb #6175aba1
+# %% ../../book/82_dietro_le_figure.ipynb #67c6acd1
 class Twins(NamedTuple):
     "Frasi da leggere, ciascuna con la gemella da cui prendere i valori."
 
@@ -101,7 +101,7 @@ class Twins(NamedTuple):
     other: Tensor  # le gemelle, (n, S')
     partner: Tensor  # per ogni posizione di `source`, quella di `other`, (n, S)
     target: Tensor  # l'italiano fin prima della desinenza, (n, T); comincia con BOS
-    good: Tensor  # il pezzo giusto per la prima frase della coppia, (n,)
+    good: Tensor  # il pezzo giusto per la frase (con `back`, per la gemella), (n,)
     bad: Tensor  # quello della traduzione sbagliata, (n,)
     probes: list[Probe]  # le frasi di `source`
 
