@@ -65,13 +65,17 @@ def test_the_look_is_chosen_on_half_of_the_frames_and_read_on_the_other() -> Non
     rng, n = np.random.default_rng(0), len(dinamica.probes)
     choose, report = dinamica.halves(max(dinamica.frames) + 1)
     in_choose = np.isin(dinamica.frames, choose.numpy())
-    noise = 0.05 * rng.standard_normal((len(STEPS), n, 3))
+    noise = 0.05 * rng.standard_normal((len(STEPS), n, 5))
     rise = np.clip((np.array(STEPS) - 400) / 300, 0, 1)[:, None]
     noise[:, :, 1] += 0.3 * rise  # la testa che guarda davvero, in tutte le cornici
     noise[:, in_choose, 2] += 0.2  # una che inganna: soltanto dove si sceglie, e meno
-    found = {"giusti": np.ones((len(STEPS), n)), "sguardi": noise, "scambi": noise}
-    names = ["encoder 1.1, finta", "encoder 1.2, finta", "encoder 1.3, finta"]
-    found |= {f"nomi_{key}": np.array(names) for key in ("sguardi", "scambi")}
+    partial = (dinamica.kind == 0) * 1.0
+    noise[:, :, 3] += 0.9 * (partial - partial[np.arange(n) ^ 1])  # una che guarda sempre gli animali
+    noise[:, :, 4] += 0.9  # una cieca per costruzione
+    found = {"giusti": np.ones((len(STEPS), n)), "sguardi": noise, "scambi": noise[:, :, :3]}
+    names = ["encoder 1.1, finta", "encoder 1.2, finta", "encoder 1.3, finta", "encoder 2.1, finta"]
+    names += ["encoder 1.4, da «it»"]
+    found |= {"nomi_sguardi": np.array(names), "nomi_scambi": np.array(names[:3])}
     curves = dinamica.category(found, 0)
     assert curves["scelto_sguardi"] == "encoder 1.2, finta" and curves["conta_sguardi"] < 0.05
     assert abs(STEPS[rises(curves["sguardi"])] - 550) <= 50

@@ -7,11 +7,12 @@ Cambiano il seme e il decoder: «stretto», uno strato con una testa incrociata,
 quattro. Ci si ferma quando in ogni categoria almeno il 98 % degli accordi è giusto per quattro misure di
 fila, o dopo mille passi.
 
-La regola, scritta prima di guardare. Per ogni addestramento e ogni categoria dell'antecedente, all'ultimo
-passo, su metà delle cornici si sceglie lo sguardo (testa e posto da cui guarda) con il t più alto, e lo
-scambio (testa e posto) con il t più alto; le loro curve si leggono sull'altra metà. Una curva «sale» alla
-prima di due misure di fila sopra la metà della sua altezza finale (gli accordi si contano da 0,5). Contano
-le categorie in cui, sull'altra metà, lo sguardo scelto batte i segni sorteggiati (p < 0,05). Fra testa e
+La regola. Per ogni addestramento e ogni categoria dell'antecedente, all'ultimo passo, su metà delle cornici
+si sceglie lo sguardo (testa e posto da cui guarda) con il t più alto, e lo scambio (testa e posto) con il t
+più alto; le loro curve si leggono sull'altra metà. Lo scarto di una frase è in media con quello della gemella,
+e gli sguardi ciechi per costruzione non si scelgono. Una curva «sale» alla prima di due misure di fila sopra
+la metà della sua altezza finale (gli accordi si contano da 0,5). Contano le categorie in cui, sull'altra metà,
+lo sguardo (o lo scambio) scelto batte i segni sorteggiati (p < 0,05). Fra testa e
 capacità viene prima quella che sale prima, se l'intervallo al 95 % della differenza media, ripescando gli
 addestramenti, sta tutto da una parte; altrimenti non si sa. Il conto lo fanno `rises`, `delays` e `verdict`,
 nel capitolo «it → animal».
@@ -128,18 +129,30 @@ def by_frame(values: np.ndarray, k: int, half: Tensor | None = None) -> Tensor:
     return group_means(torch.from_numpy(values[mine].astype(np.float32)), [frames[i] for i in mine])
 
 
+def unbiased(gaps: np.ndarray) -> np.ndarray:
+    "Gli scarti (passi, n, sguardi) in media con la gemella: chi guarda sempre lo stesso nome vale zero."
+    return (gaps + gaps[:, np.arange(gaps.shape[1]) ^ 1]) / 2
+
+
+def is_blind(name: str) -> bool:
+    "Uno sguardo del primo strato che parte prima dell'indizio non può saperne nulla."
+    return name.startswith("encoder 1.") and name.endswith(("da «it»", "dal pezzo dopo"))
+
+
 def category(found: dict[str, np.ndarray], k: int) -> dict[str, Any]:
     "Le curve di un addestramento, per gli antecedenti di una categoria."
     choose, report = halves(max(frames) + 1)
+    found = {**found, "sguardi": unbiased(found["sguardi"].astype(np.float32))}
     curves: dict[str, Any] = {"giusti": [by_frame(x, k).mean().item() for x in found["giusti"]]}
     curves["p_giusti"] = [search(by_frame(x, k)[:, None] - 0.5, 500).p.item() for x in found["giusti"]]
     for name in ("sguardi", "scambi"):
-        best = int(search(by_frame(found[name][-1], k, choose), 1).t.argmax())
+        blind = torch.tensor([is_blind(label) for label in found[f"nomi_{name}"].tolist()])
+        best = int(search(by_frame(found[name][-1], k, choose), 1, blind=blind).t.argmax())
         last = by_frame(found[name][-1][:, [best]], k, report)
         curves[name] = [by_frame(x[:, best], k, report).mean().item() for x in found[name]]
         curves[f"scelto_{name}"] = str(found[f"nomi_{name}"][best])
         curves[f"conta_{name}"] = search(last).p.item()
-        curves[f"p_{name}"] = [search(by_frame(x, k), 500).p.min().item() for x in found[name]]
+        curves[f"p_{name}"] = [search(by_frame(x, k), 500, blind=blind).p.min().item() for x in found[name]]
     return curves
 
 

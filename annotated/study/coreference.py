@@ -245,7 +245,7 @@ def choose_and_report(
     low, high = bootstrap(kept).tolist()
     return best, (kept.mean().item(), low, high)
 
-# %% ../../book/21_it_animal.ipynb #6a2e3dc6
+# %% ../../book/21_it_animal.ipynb #ef177d2c
 def rises(curve: Sequence[float], floor: float = 0.0, part: float = 0.5) -> int:
     "A quale misura la curva passa `part` dell'altezza finale, per due volte di fila."
     height = torch.tensor(curve) - floor
@@ -258,11 +258,11 @@ def delays(
     rows: Sequence[dict[str, Any]],  # un addestramento per riga, da `tools/dinamica.py`
     key: str,  # «sguardi» o «scambi»
     part: float = 0.5,
-) -> Tensor:  # (addestramenti,), in passi; senza quelli in cui nessuno sguardo conta
+) -> Tensor:  # (addestramenti,), in passi; senza quelli in cui nulla conta
     "Di quanti passi `key` sale dopo gli accordi, in media sulle categorie che contano."
     found = []
     for row in rows:
-        counted = [c for c in row["categorie"].values() if c["conta_sguardi"] < 0.05]
+        counted = [c for c in row["categorie"].values() if c[f"conta_{key}"] < 0.05]
         late = [
             row["passi"][rises(c[key], part=part)]
             - row["passi"][rises(c["giusti"], 0.5, part)]
