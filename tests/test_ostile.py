@@ -303,7 +303,9 @@ def test_the_longest_line_is_accepted(tmp_path: Path) -> None:
 # --- 8. Opzioni fuori misura
 
 
-@pytest.mark.parametrize("option", ["alpha=nan", "alpha=inf", "alpha=-inf", "alpha=1e9", "alpha=-1", "beam=1000000"])
+@pytest.mark.parametrize(
+    "option", ["alpha=nan", "alpha=inf", "alpha=-inf", "alpha=1e9", "alpha=-1e9", "alpha=-1", "beam=1000000"]
+)
 def test_options_out_of_scale(copy: Path, capsys: Capture, option: str) -> None:
     code = main(["translate", "--model", str(copy), f"--{option}", TEXT[0]])
     assert_refused(code, capsys.readouterr().err, f"{option.split('=')[0]} = ")
