@@ -70,6 +70,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                   'annotated.common._lock': ('dentro_il_pacchetto.html#_lock', 'annotated/common.py'),
                                   'annotated.common._remove_orphans': ('dentro_il_pacchetto.html#_remove_orphans', 'annotated/common.py'),
                                   'annotated.common._replacing': ('dentro_il_pacchetto.html#_replacing', 'annotated/common.py'),
+                                  'annotated.common._temporary': ('dentro_il_pacchetto.html#_temporary', 'annotated/common.py'),
                                   'annotated.common.atomic_write': ('dentro_il_pacchetto.html#atomic_write', 'annotated/common.py'),
                                   'annotated.common.number': ('dentro_il_pacchetto.html#number', 'annotated/common.py'),
                                   'annotated.common.one_line': ('dentro_il_pacchetto.html#one_line', 'annotated/common.py'),

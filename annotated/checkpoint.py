@@ -146,14 +146,14 @@ def load_model(
     restore(model, weights, folder)
     return model.to(device).eval(), tokenizer
 
-# %% ../book/81_salvare.ipynb #def651bc
+# %% ../book/81_salvare.ipynb #3ffcc58e
 def publish_model(
     folder: str | Path,
     model: Transformer,
     tokenizer: Tokenizer,
     part_bytes: int = 45_000_000,  # al più, per file
 ) -> None:
-    "Come `save_model`, ma da pubblicare: pesi in bfloat16, in parti di al più `part_bytes` byte."
+    "Come `save_model`, ma da pubblicare: pesi in bfloat16, in parti; toglie quelli che c'erano."
     folder = Path(folder)
     parts: list[dict[str, Tensor]] = [{}]
     digest, size = hashlib.sha256(), 0
@@ -167,9 +167,13 @@ def publish_model(
         digest.update(half.view(torch.int16).numpy().tobytes())
     metadata = {"vocabulary": tokenizer.fingerprint, "parts": len(parts), "weights": digest.hexdigest()}
     _save_description(folder, model, tokenizer)
-    for i, tensors in enumerate(parts, 1):
-        name = "model.safetensors" if len(parts) == 1 else f"model-{i}-of-{len(parts)}.safetensors"
+    n = len(parts)
+    names = ["model.safetensors"] if n == 1 else [f"model-{i}-of-{n}.safetensors" for i in range(1, n + 1)]
+    for name, tensors in zip(names, parts, strict=True):
         save_tensors(folder / name, tensors, metadata)
+    for old in folder.glob("model*.safetensors"):
+        if old.name not in names:
+            old.unlink()
 
 # %% ../book/81_salvare.ipynb #76731bef
 def save_state(

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['PRETRAINED', 'RECIPES', 'Recipe', 'make_parser', 'main']
 
-# %% ../book/90_riga_di_comando.ipynb #dbeedc2f
+# %% ../book/90_riga_di_comando.ipynb #107907c1
 import argparse
 import json
 import math
@@ -34,6 +34,7 @@ from .data import find_data, load_corpus, read_lines, read_pairs
 from .decoding import PRECISIONS, encode_sources, translate, with_precision
 from .engine import DTYPES
 from .evaluation import evaluate
+from .growth import grow
 from .marian import export_marian
 from .study.microlingua import generate
 from .tokenizer import Tokenizer
@@ -128,13 +129,13 @@ def _precision(asked: str | None, device: torch.device) -> str:
         return asked or "fp32"
     return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp16"
 
-# %% ../book/90_riga_di_comando.ipynb #172e57c0
+# %% ../book/90_riga_di_comando.ipynb #7ff051ab
 def _microlingua_pairs(n: int, seed: int = 0, held_out: bool = False) -> list[Pair]:
     return [Pair(example.en, example.it) for example in generate(n, seed, held_out)]
 
 
 def _vocabulary(args: argparse.Namespace, folder: Path, sentences: Iterator[str]) -> Tokenizer:
-    if args.resume and (folder / "tokenizer.model").exists():
+    if args.resume and (folder / "state.safetensors").exists():
         return Tokenizer.load(folder / "tokenizer.model")
     _say(f"vocabolario: imparo {args.vocab_size} pezzi…")
     return Tokenizer.train(sentences, args.vocab_size, seed=args.seed)
@@ -194,11 +195,11 @@ def _processes(device: torch.device) -> Iterator[torch.device]:
     finally:
         dist.destroy_process_group()
 
-# %% ../book/90_riga_di_comando.ipynb #b5c4a89b
+# %% ../book/90_riga_di_comando.ipynb #500cc880
 # ciò che decide un addestramento, con un valore d'esempio
 _OPTIONS: dict[str, Any] = RECIPES["corpus"].defaults() | {
     "config": "", "data": "", "init": "", "seed": 1, "repeat": [("", 1.0)], "patience": 1, "dropout": 0.1,
-    "norm_first": True, "precision": "", "compiled": True,
+    "norm_first": True, "grow": True, "precision": "", "compiled": True,
 }  # fmt: skip
 
 
@@ -234,7 +235,7 @@ def _saved_options(path: Path) -> dict[str, Any]:
         raise AnnotatedError(f"{path}: non è un file di opzioni. Cancellalo e ridai le opzioni a --resume.")
     return saved
 
-# %% ../book/90_riga_di_comando.ipynb #63ff46da
+# %% ../book/90_riga_di_comando.ipynb #35619bae
 def _completed(args: argparse.Namespace, folder: Path) -> argparse.Namespace:
     "Le opzioni date; poi, per chi riprende, quelle con cui si era cominciato; poi le predefinite."
     given = _chosen(args)
@@ -242,6 +243,8 @@ def _completed(args: argparse.Namespace, folder: Path) -> argparse.Namespace:
     changed = sorted(name for name in saved.keys() & given.keys() if saved[name] != given[name])
     if changed:
         told = ", ".join(f"{name} = {given[name]}, era {saved[name]}" for name in changed)
+        if not {"config", "vocab_size", "norm_first", "grow"}.isdisjoint(changed):
+            raise AnnotatedError(f"{folder}: {told}. Il modello non si cambia: togli l'opzione.")
         _say(f"{folder}: riprendo con altre opzioni: {told}")
     chosen = saved | given
     if "init" in chosen and (extra := {"config", "vocab_size", "norm_first"} & given.keys()):
@@ -249,6 +252,8 @@ def _completed(args: argparse.Namespace, folder: Path) -> argparse.Namespace:
         raise AnnotatedError(
             f"--init: forma e vocabolario sono quelli del modello da cui si parte. Togli {names}."
         )
+    if "grow" in chosen and "init" not in chosen:
+        raise AnnotatedError("--grow: manca --init, il modello da far crescere.")
     recipe = RECIPES["init" if "init" in chosen else "corpus" if "data" in chosen else "microlingua"]
     known: dict[str, Any] = {"config": "mini", "seed": 1, "repeat": []} | recipe.defaults() | saved
     if "data" in saved:
@@ -279,7 +284,7 @@ def _training_config(args: argparse.Namespace, device: torch.device) -> Training
     options |= {"precision": _precision(args.precision, device), "compiled": bool(args.compiled)}
     return TrainingConfig(**options)
 
-# %% ../book/90_riga_di_comando.ipynb #85280eec
+# %% ../book/90_riga_di_comando.ipynb #11eb1060
 def _train(args: argparse.Namespace) -> None:
     folder, device = args.out or Path("runs") / (args.config or "mini"), _device(args.device)
     args = _completed(args, folder)
@@ -299,18 +304,23 @@ def _train(args: argparse.Namespace) -> None:
 def _train_in(folder: Path, device: torch.device, args: argparse.Namespace, config: TrainingConfig) -> None:
     started = time.perf_counter()
     start, tokenizer = load_pretrained(args.init) if args.init else (None, None)
+    if start and args.grow:
+        start = grow(start, args.seed)
     max_len = (start.config if start else Config.preset(args.config, vocab_size=1)).max_len
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(folder / ".preparazione"):
         tokenizer, training, validation = _corpora(args, folder, tokenizer, max_len)
-        tokenizer.save(folder / "tokenizer.model")
-        _save_options(args, folder)
     model = _new_model(args, tokenizer, start)
     parameters, ready = sum(p.numel() for p in model.parameters()), time.perf_counter() - started
     size = f"{number(parameters)} parametri, {number(len(training))} coppie"
     _say(f"{args.init or args.config}: {size}, {device}; pronto in {number(ready, '.1f')} s")
+
+    def begun() -> None:  # una ripresa rifiutata non cambia nulla
+        tokenizer.save(folder / "tokenizer.model")
+        _save_options(args, folder)
+
     with _processes(device) as device:
-        train(model.to(device), tokenizer, training, validation, config, folder, bool(args.resume))
+        train(model.to(device), tokenizer, training, validation, config, folder, bool(args.resume), begun)
 
 
 def _measure_unseen(folder: Path, device: torch.device) -> None:
@@ -320,7 +330,7 @@ def _measure_unseen(folder: Path, device: torch.device) -> None:
     scores = evaluate(hypotheses, [pair.target for pair in unseen])
     _say(f"coppie di nomi mai viste insieme: {number(scores.exact, '.1%')} di frasi tradotte esattamente")
 
-# %% ../book/90_riga_di_comando.ipynb #beba1d40
+# %% ../book/90_riga_di_comando.ipynb #a3477b3f
 def _usual(name: str) -> str:
     toy, corpus = (RECIPES[kind].defaults()[name] for kind in ("microlingua", "corpus"))
     return f" (predefinito: {toy}; con --data {corpus})"
@@ -341,6 +351,8 @@ def _add_train(commands: Any) -> None:
     fewer = f"{short.max_steps} passi, warmup {short.warmup}, factor {short.factor}"
     start = f"parte dai pesi e dal vocabolario di un modello, nome o cartella (predefiniti: {fewer})"
     add("--init", type=_model_name, metavar="MODELLO", help=start)
+    wide = "raddoppia ogni misura del modello di --init, senza cambiare ciò che calcola"
+    add("--grow", action="store_true", default=None, help=wide)
     add("--resume", action="store_true", help="riprende l'addestramento in --out, con le sue opzioni")
     add("--norm-first", action="store_true", default=None, help="Pre-LN invece di Post-LN")
     add("--vocab-size", type=_positive, metavar="V", help="pezzi del vocabolario" + _usual("vocab_size"))

@@ -91,16 +91,32 @@ def _remove_orphans(folder: Path) -> None:
             _lock(file)
             path.unlink()
 
-# %% ../book/86_dentro_il_pacchetto.ipynb #c59c10c5
+# %% ../book/86_dentro_il_pacchetto.ipynb #856c0398
+def _temporary(folder: Path) -> BinaryIO:
+    "Un file provvisorio nuovo, con il suo lucchetto."
+    while True:
+        path = folder / f".{secrets.token_hex(8)}.parziale"  # corto anche se il nome definitivo è lungo
+        file = open(path, "xb")  # noqa: SIM115 - lo chiude chi lo riceve
+        try:
+            _lock(file)
+        except BlockingIOError:  # fra le due righe qualcuno l'ha creduto di chi non c'è più
+            file.close()
+            continue
+        except OSError:
+            pass  # non tutti i dischi di rete hanno i lucchetti
+        if path.exists():
+            return file
+        file.close()
+
+
 @contextmanager
 def _replacing(path: Path) -> Iterator[BinaryIO]:
     "Un file provvisorio accanto a `path`, che ne prende il posto se tutto va bene."
     _remove_orphans(path.parent)
-    temporary = path.with_name(f".{secrets.token_hex(8)}.parziale")  # corto anche se il nome è lungo
+    file = _temporary(path.parent)
+    temporary = Path(file.name)
     try:
-        with open(temporary, "wb") as file:
-            with suppress(OSError):  # non tutti i dischi di rete hanno i lucchetti
-                _lock(file)
+        with file:
             yield file
             file.flush()
             os.fsync(file.fileno())

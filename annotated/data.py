@@ -41,7 +41,7 @@ def pad(
     tensors = [torch.tensor(np.asarray(s, dtype=np.int64)) for s in sequences]
     return torch.nn.utils.rnn.pad_sequence(tensors, batch_first=True, padding_value=PAD)
 
-# %% ../book/12_dati.ipynb #d0a87ac9
+# %% ../book/12_dati.ipynb #129d9bfa
 class Corpus:
     """Coppie già divise in pezzi, in due soli vettori: tutti i pezzi in fila e dove comincia ogni frase.
 
@@ -61,6 +61,8 @@ class Corpus:
         return len(self.lengths)
 
     def __getitem__(self, i: int) -> tuple[np.ndarray, np.ndarray]:
+        if not 0 <= i < len(self):
+            raise IndexError(i)
         start, middle, end = self.offsets[2 * i : 2 * i + 3]
         return self.tokens[start:middle], self.tokens[middle:end]
 

@@ -5,10 +5,11 @@
 # %% auto #0
 __all__ = ['twice', 'grow']
 
-# %% ../book/85_crescere.ipynb #62cbea64
+# %% ../book/85_crescere.ipynb #9dca0114
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -37,8 +38,8 @@ def _writer(W: Tensor) -> Tensor:  # da (d, n) a (2d, n)
     "Chi scriveva x e ora scrive `twice(x)`."
     return twice(W.T).T
 
-# %% ../book/85_crescere.ipynb #33d32f2b
-def _branches(layer: nn.Module) -> Iterator[tuple[list[nn.Linear], nn.Linear]]:
+# %% ../book/85_crescere.ipynb #b939258b
+def _branches(layer: Any) -> Iterator[tuple[list[nn.Linear], nn.Linear]]:
     "I rami di un blocco: di ciascuno gli strati che leggono e quello che scrive."
     for part in layer.children():
         if isinstance(part, MultiHeadAttention):
@@ -47,9 +48,9 @@ def _branches(layer: nn.Module) -> Iterator[tuple[list[nn.Linear], nn.Linear]]:
 
 
 def _fill(
-    new: nn.Module,  # un blocco largo il doppio
-    own: nn.Module,  # il blocco di cui prende la prima metà di teste e unità
-    other: nn.Module,  # quello di cui prende la seconda, che non scrive
+    new: Any,  # un blocco largo il doppio
+    own: Any,  # il blocco di cui prende la prima metà di teste e unità
+    other: Any,  # quello di cui prende la seconda, che non scrive
     writes: bool,  # se la prima metà scrive; altrimenti il blocco lascia passare tutto
 ) -> None:
     for branches in zip(_branches(new), _branches(own), _branches(other), strict=True):
@@ -62,7 +63,7 @@ def _fill(
             writer.weight[:, : old_writer.in_features] = _writer(old_writer.weight)
             writer.bias.copy_(twice(old_writer.bias))
 
-# %% ../book/85_crescere.ipynb #c91f9f39
+# %% ../book/85_crescere.ipynb #d86133f9
 @torch.no_grad()
 def grow(
     model: Transformer,  # Post-LN
@@ -82,17 +83,18 @@ def grow(
         torch.manual_seed(seed)
         grown = Transformer(replace(c, **doubled))
         grown.embedding.weight.copy_(twice(model.embedding.weight) / math.sqrt(2))
-        for old, new in ((model.encoder, grown.encoder), (model.decoder, grown.decoder)):
+        stacks: list[tuple[Any, Any]] = [(model.encoder, grown.encoder), (model.decoder, grown.decoder)]
+        for old, new in stacks:
             for i, layer in enumerate(old.layers):
                 following = old.layers[(i + 1) % len(old.layers)]
                 working, silent = new.layers[2 * i], new.layers[2 * i + 1]
                 _fill(working, layer, following, writes=True)
                 _fill(silent, following, layer, writes=False)
-                norms = [*working.residuals[:-1], silent.residuals[-1]]  # l'ultima scala la dà il blocco nuovo
+                norms = [*working.residuals[:-1], silent.residuals[-1]]  # l'ultima scala è del nuovo
                 for residual, source in zip(norms, layer.residuals, strict=True):
                     residual.norm.weight.copy_(twice(source.norm.weight))
                     residual.norm.bias.copy_(twice(source.norm.bias))
-    last = grown.decoder.layers[-1].residuals[-1].norm
-    last.weight /= math.sqrt(2)
-    last.bias /= math.sqrt(2)
+    last: Any = grown.decoder.layers[-1]
+    for p in last.residuals[-1].norm.parameters():
+        p /= math.sqrt(2)
     return grown.train(model.training)

@@ -22,7 +22,7 @@ class FeedForward(nn.Sequential):
     ):
         super().__init__(nn.Linear(d_model, d_ff), nn.ReLU(), nn.Linear(d_ff, d_model))
 
-# %% ../book/06_blocchi.ipynb #0e589a5a
+# %% ../book/06_blocchi.ipynb #4ef33660
 class Dropout(nn.Dropout):
     """`nn.Dropout`; in bfloat16 su CPU gli bastano 16 bit casuali per numero.
 
@@ -36,7 +36,8 @@ class Dropout(nn.Dropout):
         words = torch.empty((x.numel() + 3) // 4, dtype=torch.int64)
         words.random_(-(2**63), None)  # tutti i 64 bit: quattro numeri per volta
         drawn = words.view(torch.int16)[: x.numel()].view_as(x)  # da −2¹⁵ a 2¹⁵ − 1
-        kept = (drawn >= round(self.p * 2**16) - 2**15).view(torch.int8)  # 0 o 1
+        dropped = min(round(self.p * 2**16), 2**16 - 1)  # su 65.536
+        kept = (drawn >= dropped - 2**15).view(torch.int8)  # 0 o 1
         return x * (kept * torch.tensor(1 / (1 - self.p), dtype=x.dtype))
 
 # %% ../book/06_blocchi.ipynb #0eb81010

@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from itertools import count
@@ -33,7 +33,7 @@ from tqdm import tqdm
 from .checkpoint import load_state, save_model, save_state, save_tensors
 from .common import AnnotatedError, atomic_write, number, reason
 from .data import Batch, Corpus, make_batches
-from .engine import Objective, autocast, new_scaler, rank_and_size
+from .engine import DTYPES, Objective, autocast, new_scaler, rank_and_size
 from .engine import sum_over_processes, train_step_in_memory
 from .optim import make_optimizer, noam, translation_loss
 from .tokenizer import Tokenizer
@@ -86,17 +86,18 @@ def averaged_model(
     model: Transformer,
     step: int,
     average: int,  # quanti; 1 = nessuna media
+    every: int = 1,  # ogni quanti passi si salva: un file di un altro passo vale soltanto finché è l'ultimo
 ) -> Transformer:
     "Salva i pesi di `model` e rende un modello con la media degli ultimi `average`; cancella i più vecchi."
     if average == 1:
         return model
     path = folder / f"weights-{step:07}.safetensors"
     save_tensors(path, model.state_dict(), {})
-    recent = sorted(p for p in folder.glob("weights-*.safetensors") if p <= path)
-    weights = [safetensors.torch.load_file(p) for p in recent[-average:]]
+    saved = sorted(p for p in folder.glob("weights-*.safetensors") if p <= path)
+    recent = [p for p in saved if p == path or int(p.stem[8:]) % every == 0][-average:]
     averaged = copy.deepcopy(model)
-    averaged.load_state_dict(mean_weights(weights))
-    for old in recent[:-average]:
+    averaged.load_state_dict(mean_weights([safetensors.torch.load_file(p) for p in recent]))
+    for old in set(saved) - set(recent):
         old.unlink()
     return averaged
 
@@ -123,9 +124,14 @@ class TrainingConfig:
     seed: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("max_steps", "max_tokens", "warmup", "valid_every", "average"):
-            if not is_count(getattr(self, name)):
-                raise AnnotatedError(f"{name} = {getattr(self, name)}: serve un intero positivo.")
+        for name in ("max_steps", "max_tokens", "warmup", "valid_every", "average", "patience"):
+            value = getattr(self, name)
+            if not is_count(value) and (name, value) != ("patience", None):
+                raise AnnotatedError(f"{name} = {value}: serve un intero positivo.")
+        if self.minutes is not None and not 0 < self.minutes < math.inf:
+            raise AnnotatedError(f"minutes = {self.minutes}: serve un numero positivo.")
+        if self.precision not in DTYPES:
+            raise AnnotatedError(f"precision = «{self.precision}»: scegli fra {', '.join(DTYPES)}.")
         if not is_count(self.seed + 1):
             raise AnnotatedError(f"seed = {self.seed}: serve un intero da 0 a 2⁶³ − 2.")
         if not 0 <= self.factor < math.inf:
@@ -259,7 +265,7 @@ def _to_tensorboard(folder: Path, log: list[dict[str, Any]]) -> None:
 def _validate(run: Run, validation: Corpus) -> float:  # la perdita di validazione
     (rank, size), progress, config = rank_and_size(), run.progress, run.config
     if rank == 0:
-        averaged = averaged_model(run.folder, run.model, progress.step, config.average)
+        averaged = averaged_model(run.folder, run.model, progress.step, config.average, config.valid_every)
     else:
         averaged = copy.deepcopy(run.model)
     if size > 1:
@@ -445,6 +451,7 @@ def train(
     config: TrainingConfig,
     folder: str | Path,  # dove scrivere modello, stato e log
     resume: bool = False,  # riprende da `state.safetensors`; se la cartella è vuota, comincia
+    begun: Callable[[], None] = lambda: None,  # chiamata prima del primo passo, se non c'è nulla che lo vieti
 ) -> float:  # la miglior perdita di validazione, in nat per pezzo
     """Addestra `model`; in `folder` tiene i pesi migliori, lo stato da cui riprendere e `log.jsonl`.
 
@@ -458,6 +465,8 @@ def train(
     run = Run(model, tokenizer, config, Path(folder), optimizer, scaler, Progress(stream))
     with reserved(run.folder) if rank_and_size()[0] == 0 else nullcontext():
         _start(run, resume)
+        if rank_and_size()[0] == 0:
+            begun()
         _steps(run, training, validation)
         if not run.progress.valid_losses:  # ripreso quando non c'era più nulla da fare, e mai misurato
             _validate(run, validation)

@@ -118,6 +118,8 @@ def test_errors(cleaned: Path, tmp_path: Path) -> None:
         dati.main(tmp_path, tmp_path / "out", size=5, seed=1)
     with pytest.raises(AnnotatedError, match="--dev 1000: .* sono 25"):
         dati.main(cleaned.parent / "grezzi", tmp_path / "out", size=1000, seed=1)
+    with pytest.raises(AnnotatedError, match="è la cartella da leggere"):
+        dati.main(tmp_path, tmp_path / "x" / "..", size=5, seed=1)
     command = [sys.executable, str(TOOLS / "dati.py"), str(tmp_path / "manca"), "--out", str(tmp_path / "out")]
     result = subprocess.run(command, capture_output=True, text=True)
     assert result.returncode == 1 and result.stderr.count("\n") == 1

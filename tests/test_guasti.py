@@ -23,10 +23,12 @@ from filelock import FileLock
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from annotated import AnnotatedError, Config, Transformer, cli, training
+from annotated.checkpoint import load_model, publish_model
 from annotated.cli import main
 from annotated.common import BOS, EOS
 from annotated.data import Corpus, Pair, encode_pairs, pad
 from annotated.decoding import beam_search
+from annotated.layers import Dropout
 from annotated.study.efficient import fixed_mask, local_mask, strided_mask
 from annotated.study.microlingua import generate
 from annotated.tokenizer import Tokenizer, reservoir_sample
@@ -339,3 +341,89 @@ def test_init_goes_on_from_a_model(tmp_path: Path, capsys: pytest.CaptureFixture
         assert main([*tuned, option, value, "--out", str(tmp_path / "terzo")]) == 1
         assert f"Togli {option}" in capsys.readouterr().err
     assert not (tmp_path / "terzo").exists()
+
+
+@pytest.mark.parametrize("wrong", [["--seed", "2"], ["--vocab-size", "500"], ["--norm-first"], ["--max-tokens", "300"]])
+def test_a_refused_resume_changes_nothing(tmp_path: Path, wrong: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "dati").mkdir()
+    for name, seed in (("train", 0), ("valid", 1)):
+        lines = [f"prova\t{e.en}\t{e.it}" for e in generate(300, seed)]
+        (tmp_path / "dati" / f"{name}.tsv").write_text("\n".join(lines) + "\n", "utf-8")
+    out = tmp_path / "modello"
+    common = ["train", "--data", str(tmp_path / "dati"), "--device", "cpu", "--valid-every", "4", "--out", str(out)]
+    first = ["--config", "mini", "--vocab-size", "400", "--max-tokens", "512", "--max-steps", "4"]
+    assert main([*common, *first]) == 0
+    kept = {name: (out / name).read_bytes() for name in ("tokenizer.model", "options.json", "state.safetensors")}
+    assert main([*common, "--resume", "--max-steps", "8", *wrong]) == 1
+    assert {name: (out / name).read_bytes() for name in kept} == kept
+    assert main(["train", "--resume", "--max-steps", "8", "--out", str(out), "--device", "cpu"]) == 0
+    assert read_log(out)[-1]["step"] == 8
+
+
+def test_grow_starts_from_the_loss_of_the_small_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "dati").mkdir()
+    for name, seed in (("train", 0), ("valid", 1)):
+        lines = [f"prova\t{e.en}\t{e.it}" for e in generate(300, seed)]
+        (tmp_path / "dati" / f"{name}.tsv").write_text("\n".join(lines) + "\n", "utf-8")
+    common = ["train", "--data", str(tmp_path / "dati"), "--device", "cpu", "--max-tokens", "512", "--valid-every", "1"]
+    first, second = tmp_path / "primo", tmp_path / "secondo"
+    start = [
+        *common,
+        "--config",
+        "mini",
+        "--vocab-size",
+        "400",
+        "--max-steps",
+        "40",
+        "--warmup",
+        "20",
+        "--average",
+        "1",
+    ]
+    assert main([*start, "--out", str(first)]) == 0
+    tiny = ["--max-steps", "1", "--factor", "1e-6", "--dropout", "0"]
+    assert main([*common, "--init", str(first), "--grow", *tiny, "--out", str(second)]) == 0
+    before, after = (min(row["valid_loss"] for row in read_log(f) if "valid_loss" in row) for f in (first, second))
+    assert abs(after - before) < 0.05 < before
+    assert json.loads((second / "config.json").read_text())["d_model"] == 256
+    assert main(["train", "--resume", "--max-steps", "2", "--out", str(second), "--device", "cpu"]) == 0
+    capsys.readouterr()
+    assert main([*common, "--grow", "--out", str(tmp_path / "terzo")]) == 1
+    assert "--grow: manca --init" in capsys.readouterr().err
+
+
+def test_publishing_again_leaves_only_the_new_weights(tmp_path: Path, setting: Setting) -> None:
+    tokenizer = setting[0]
+    small = Transformer(Config(tokenizer.vocab_size, d_model=16, d_ff=16, h=2, N=1)).eval()
+    large = Transformer(Config(tokenizer.vocab_size, d_model=32, d_ff=16, h=2, N=1)).eval()
+    for model, part_bytes in ((large, 20_000), (small, 10**6), (large, 10_000)):
+        publish_model(tmp_path, model, tokenizer, part_bytes)
+        loaded, _ = load_model(tmp_path)
+        assert torch.equal(loaded.embedding.weight, model.embedding.weight.bfloat16().float())
+
+
+def test_two_writers_in_the_same_folder_do_not_lose_files(tmp_path: Path) -> None:
+    code = """
+import sys
+from annotated.common import atomic_write
+for i in range(400):
+    with atomic_write(f"{sys.argv[1]}/{sys.argv[2]}-{i}") as file:
+        file.write(b"x")
+"""
+    writers = [subprocess.Popen([sys.executable, "-c", code, str(tmp_path), name]) for name in "abc"]
+    assert [writer.wait() for writer in writers] == [0, 0, 0]
+    assert len(list(tmp_path.iterdir())) == 1200
+
+
+def test_a_corpus_ends(setting: Setting) -> None:
+    corpus = setting[2]
+    assert len(list(corpus)) == len(corpus)  # type: ignore[call-overload]
+    with pytest.raises(IndexError):
+        corpus[-1]
+
+
+@pytest.mark.parametrize("p", [0.5, 0.9999, 1 - 1e-6, 1 - 1e-9])
+def test_dropout_near_one_in_bfloat16(p: float) -> None:
+    torch.manual_seed(0)
+    kept = Dropout(p).train()(torch.ones(200_000, dtype=torch.bfloat16)).count_nonzero() / 200_000
+    assert abs(kept - (1 - p)) < 0.01

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import math
 import multiprocessing
 import os
 import random
@@ -229,3 +230,20 @@ def test_save_model_is_atomic(setting: Setting, tmp_path: Path) -> None:
     tokenizer, _, _ = setting
     save_model(tmp_path, Transformer(Config(tokenizer.vocab_size, **SHAPE)), tokenizer)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["config.json", "model.safetensors", "tokenizer.model"]
+
+
+def test_a_stop_between_two_checkpoints_does_not_change_the_mean(setting: Setting, tmp_path: Path) -> None:
+    averaged = replace(SHORT, average=2)
+    run(setting, tmp_path / "intero", averaged)
+    run(setting, tmp_path / "fermato", replace(averaged, max_steps=7))  # SHORT salva ogni 5 passi
+    assert (tmp_path / "fermato" / "weights-0000007.safetensors").exists()
+    run(setting, tmp_path / "fermato", averaged)
+    assert weights(tmp_path / "fermato") == weights(tmp_path / "intero")
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("patience", 0), ("minutes", 0), ("minutes", math.nan), ("precision", "fp8"), ("average", 0)]
+)
+def test_impossible_options(option: str, value: float | str) -> None:
+    with pytest.raises(AnnotatedError, match=f"^{option} = "):
+        TrainingConfig(**{option: value})

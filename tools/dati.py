@@ -188,6 +188,8 @@ def write(path: Path, rows: list[Row]) -> None:
 
 
 def main(folder: Path, out: Path, size: int, seed: int) -> None:
+    if out.resolve() == folder.resolve():
+        raise AnnotatedError(f"{out}: è la cartella da leggere, e train.tsv vi sarebbe riscritto. Scegline un'altra.")
     files = find_data(folder).train
     copied = sorted(path for prefix in ("valid", "dev", "test") for path in folder.glob(f"{prefix}*.tsv*"))
     held_out = {normalize(repair(pair.source)) for path in copied for pair in read_pairs(path)}
