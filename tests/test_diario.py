@@ -1,0 +1,90 @@
+"""Il diario di un addestramento lungo e le frasi retrotradotte, su un corpus di poche righe."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from annotated.cli import main
+from annotated.corpora import normalize
+from annotated.data import Pair, find_data, load_corpus, read_pairs
+from annotated.study.microlingua import generate
+from annotated.tokenizer import Tokenizer
+from annotated.training import batch_stream
+
+TOOLS = Path(__file__).resolve().parent.parent / "tools"
+sys.path.insert(0, str(TOOLS))
+import diario  # noqa: E402
+import retrotraduci  # noqa: E402
+
+
+def write(path: Path, pairs: list[Pair]) -> None:
+    path.write_text("".join(f"prova\t{pair.source}\t{pair.target}\n" for pair in pairs), "utf-8")
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
+    "Dati, un addestramento di dodici passi, l'istantanea dell'ottavo."
+    root = tmp_path_factory.mktemp("diario")
+    data, run, snapshots = root / "dati", root / "run", root / "istantanee"
+    for folder in (data, snapshots):
+        folder.mkdir()
+    pairs = [Pair(e.en, e.it) for e in generate(400)]
+    parts = {"train-pronomi": pairs[:300], "valid": pairs[300:330], "dev-quotidiano": pairs[330:340]}
+    parts["dev-newssyscomb2009"] = pairs[340:350]
+    for name, some in parts.items():
+        write(data / f"{name}.tsv", some)
+    options = (
+        "--config mini --vocab-size 400 --max-tokens 256 --max-steps 12 --valid-every 4 --repeat prova=2 --average 2"
+    )
+    assert main(["train", "--data", str(data), "--out", str(run), "--device", "cpu", *options.split()]) == 0
+    (snapshots / "weights-0000008.safetensors").write_bytes((run / "weights-0000008.safetensors").read_bytes())
+    return data, run, snapshots
+
+
+def test_pieces_are_those_of_the_batches(folders: tuple[Path, Path, Path]) -> None:
+    data, run, _ = folders
+    options = json.loads((run / "options.json").read_text("utf-8"))
+    tokenizer = Tokenizer.load(run / "tokenizer.model")
+    read = diario.pieces_read(run, data, options, tokenizer, max_len=64)
+    corpus = load_corpus(find_data(data).train, tokenizer, 64, run / "data", {"prova": 2.0})
+    counted = 0
+    for step, batch in zip(range(1, len(read)), batch_stream(corpus, 256, options["seed"]), strict=False):
+        counted += int(batch.tgt_out.count_nonzero())
+        assert read[step] == counted
+
+
+def test_losses_are_grouped_and_validations_kept() -> None:
+    log = [{"step": step, "loss": float(step), "seconds": step / 2} for step in range(20, 201, 20)]
+    log.insert(5, {"step": 100, "valid_loss": 3.0})
+    rows = diario.losses(log, read=list(range(0, 2010, 10)))
+    assert rows[0] == {"step": 100, "loss": 60.0, "pieces": 1000, "seconds": 50.0}
+    assert rows[1] == {"step": 100, "valid_loss": 3.0} and rows[2]["loss"] == 160.0
+
+
+def test_only_new_snapshots_are_measured(
+    folders: tuple[Path, Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, run, snapshots = folders
+    measured = []
+    monkeypatch.setattr(diario, "share", lambda *_: 0.5)
+    monkeypatch.setattr(diario, "measure", lambda *_: measured.append(1) or {"bleu": {}, "accordo": {}})
+    command = ["diario.py", str(run), str(tmp_path / "diario.json"), "--data", str(data)]
+    monkeypatch.setattr(sys, "argv", [*command, "--snapshots", str(snapshots), "--command", "annotated train"])
+    for _ in range(2):
+        diario.main()
+    assert len(measured) == 1
+    diary = json.loads((tmp_path / "diario.json").read_text("utf-8"))
+    assert [row["step"] for row in diary["istantanee"]] == [8]
+    assert [row["step"] for row in diary["diario"] if "valid_loss" in row] == [4, 8, 12]
+
+
+def test_nothing_of_the_held_out_files_is_translated_back(folders: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    data, _, _ = folders
+    held_out = [pair.target for path in data.glob("dev*.tsv") for pair in read_pairs(path)]
+    text = [held_out[0].upper(), "Una frase nuova.", "una frase nuova", "", "Un'altra,\tcon una tabulazione."]
+    (tmp_path / "frasi.txt").write_text("".join(f"{line}\n" for line in text), "utf-8")
+    found = retrotraduci.unpaired(tmp_path / "frasi.txt", data)
+    assert [normalize(sentence) for sentence in found] == ["una frase nuova", "un altra con una tabulazione"]
+    assert not any("\t" in sentence for sentence in found)
