@@ -6,7 +6,7 @@
 __all__ = ['LOG_EVERY', 'batch_stream', 'validation_loss', 'mean_weights', 'averaged_model', 'TrainingConfig', 'Progress', 'Run',
            'check_folder', 'reserved', 'on_device', 'train']
 
-# %% ../book/15_addestramento.ipynb #790da3e2
+# %% ../book/15_addestramento.ipynb #eeeeefd3
 import copy
 import json
 import math
@@ -75,7 +75,7 @@ def validation_loss(
     loss, tokens = sum_over_processes(totals).tolist()
     return loss / tokens
 
-# %% ../book/15_addestramento.ipynb #2095419b
+# %% ../book/15_addestramento.ipynb #87d06b37
 def mean_weights(weights: list[dict[str, Tensor]]) -> dict[str, Tensor]:
     "La media, tensore per tensore, di più `state_dict` della stessa forma (Vaswani 2017, §6.1)."
     return {name: torch.stack([w[name] for w in weights]).mean(dim=0) for name in weights[0]}
@@ -101,7 +101,7 @@ def averaged_model(
         old.unlink()
     return averaged
 
-# %% ../book/15_addestramento.ipynb #293b1c0c
+# %% ../book/15_addestramento.ipynb #746fe078
 @dataclass(frozen=True)
 class TrainingConfig:
     """Come si addestra; i valori predefiniti sono quelli di Base, tranne `max_tokens` (25.000 nell'articolo).
@@ -261,7 +261,7 @@ def _to_tensorboard(folder: Path, log: list[dict[str, Any]]) -> None:
             for name in row.keys() - {"step"}:
                 writer.add_scalar(name, row[name], row["step"])
 
-# %% ../book/15_addestramento.ipynb #406603ac
+# %% ../book/15_addestramento.ipynb #9d477159
 def _validate(run: Run, validation: Corpus) -> float:  # la perdita di validazione
     (rank, size), progress, config = rank_and_size(), run.progress, run.config
     if rank == 0:
@@ -442,7 +442,7 @@ def _steps(run: Run, training: Corpus, validation: Corpus) -> None:
                 _save_progress(run)
                 raise KeyboardInterrupt(f"stato salvato al passo {progress.step}: riprendi con --resume")
 
-# %% ../book/15_addestramento.ipynb #58722bd0
+# %% ../book/15_addestramento.ipynb #2fb2dec6
 def train(
     model: Transformer,
     tokenizer: Tokenizer,

@@ -1,16 +1,18 @@
 """Le strade dall'aggettivo alla desinenza: chi non legge non porta nulla; le parole di una testa fanno la testa."""
 
+import json
 import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 
-from annotated import load_pretrained
+from annotated import Config, Transformer, load_pretrained
 from annotated.common import PAD
-from annotated.study.coreference import read_probes
+from annotated.study.coreference import group_means, read_probe, read_probes
 from annotated.study.heads import Head
-from annotated.study.patching import Inlet, Stream, activations, margins, replaced, twins
+from annotated.study.patching import Inlet, Stream, activations, exchange, margins, replaced, twins
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tools"))
 import coppie
@@ -74,3 +76,41 @@ def test_the_file_has_the_routes() -> None:
     stored = np.load(coppie.FILE)
     assert stored["con/routed"].shape == (len(stored["con/routes"]), len(read_probes()))
     assert set(stored["con/routes"]) == set(coppie.routes(model, tokenizer, twins(tokenizer, probes[:4]), probes[:4]))
+
+
+@pytest.mark.parametrize(
+    ("shape", "layers", "decoder", "cross"),
+    [({"N": 6, "h": 8}, 6, 8, 8), ({"N": 2, "N_decoder": 3, "h": 4, "h_cross": 2}, 3, 4, 2)],
+    ids=["6+6 strati, 8 teste", "2+3 strati, 4 teste e 2 incrociate"],
+)
+def test_a_model_of_any_shape_is_measured_whole(
+    shape: dict[str, int], layers: int, decoder: int, cross: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few, two = probes[:2], twins(tokenizer, probes[:2])
+    torch.manual_seed(0)
+    made = Transformer(Config(model.config.vocab_size, d_model=32, d_ff=32, max_len=64, **shape)).eval()
+    tried = coppie.experiments(made, tokenizer, two, few)
+    heads = [label.removesuffix("/desinenza") for label, _ in tried if label.startswith(("decoder ", "cross "))]
+    kinds = (("decoder", decoder), ("cross", cross))
+    assert heads == [f"{name} {i}.{j}" for name, h in kinds for i in range(1, layers + 1) for j in range(1, h + 1)]
+    assert exchange(made, two, [swaps for _, swaps in tried]).isfinite().all()
+    calls = []
+    monkeypatch.setattr(coppie, "heard", lambda *args, heard=coppie.heard: calls.append(args) or heard(*args))
+    found = coppie.routes(made, tokenizer, two, few)
+    assert f"radice, {layers}.{decoder}, 2° articolo" in found and torch.stack(list(found.values())).isfinite().all()
+    assert len(calls) == 2  # una per la desinenza, una per gli altri posti: non una per strato
+
+
+def test_the_chapter_counts_the_pairs_with_a_stem() -> None:
+    "Dove le due traduzioni si separano al primo pezzo di una parola, il pezzo scritto prima non è una radice."
+    every, stored = read_probes(), np.load(coppie.FILE)
+    pieces = [tokenizer.pieces(read_probe(tokenizer, probe)[2:]) for probe in every]
+    bare = np.array([any(piece.startswith("▁") for piece in both) for both in pieces]).reshape(-1, 2)
+    rooted = np.repeat(~bare.any(axis=1), 2)
+    own, twin = stored["con/base"], stored["con/other"]
+    effect = torch.from_numpy((own + twin[np.arange(len(own)) ^ 1])[rooted]).float()
+    mean = group_means(effect, [probe.frame for probe, take in zip(every, rooted, strict=True) if take]).mean()
+    chapter = json.loads((coppie.ROOT / "book" / "21_it_animal.ipynb").read_text(encoding="utf-8"))
+    printed = "".join("".join(o.get("text", [])) for c in chapter["cells"] for o in c.get("outputs", []))
+    assert f"senza radice {bare.sum()} frasi; restano {rooted.sum() // 2} coppie" in printed
+    assert f"radice italiana   {mean:+.2f} [" in printed

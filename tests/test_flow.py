@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from annotated import load_pretrained
+from annotated import Config, Transformer, load_pretrained
 from annotated.common import PAD
 from annotated.multihead import MultiHeadAttention, merge_heads, split_heads
 from annotated.study.coreference import microlingua_probes
@@ -87,9 +87,24 @@ def test_rollout_follows_a_planted_path() -> None:
 
 @pytest.mark.parametrize("measure", ["weights", "norms", "pushes"])
 def test_scores_share_one_and_ignore_padding(measure: str) -> None:
-    scores = through(flows(model, pairs), measure, step)
+    *encoder, cross = flows(model, pairs)
+    scores = through(encoder, cross, measure, step)
     torch.testing.assert_close(scores.sum(1), torch.ones(len(step)), atol=1e-4, rtol=0)
     assert scores[~mask].abs().max() < 1e-6 if (~mask).any() else True
+
+
+def test_a_path_starts_from_one_cross_attention() -> None:
+    "Un decoder di più strati ha più cross-attention: se ne sceglie una, e le altre non entrano."
+    torch.manual_seed(0)
+    deep = Transformer(Config(model.config.vocab_size, d_model=16, d_ff=16, h=2, N=2, N_decoder=3, max_len=64)).eval()
+    found = flows(deep, pairs)
+    assert len(found) == 5
+    encoder, cross = found[:2], found[3]
+    scores = through(encoder, cross, "weights", step)
+    rows = cross.weights.mean(dim=1)[torch.arange(len(step)), step]
+    half = [0.5 * torch.eye(mask.size(1)) + 0.5 * one.weights.mean(dim=1) for one in encoder]
+    torch.testing.assert_close(scores, torch.einsum("ns,nst,ntu->nu", rows, half[1], half[0]))
+    torch.testing.assert_close(scores.sum(1), torch.ones(len(step)), atol=1e-4, rtol=0)
 
 
 def test_integrated_gradients_are_complete() -> None:

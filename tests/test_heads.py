@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from annotated.data import Corpus, read_pairs
 from annotated.multihead import MultiHeadAttention
 from annotated.optim import translation_loss
 from annotated.pretrained import MODELS
+from annotated.study.efficient import random_directions
 from annotated.study.heads import (
     ADJECTIVES,
     AUXILIARIES,
@@ -24,6 +26,7 @@ from annotated.study.heads import (
     NOUNS,
     PREPOSITIONS,
     VERBS,
+    Estimate,
     Head,
     ablation,
     all_heads,
@@ -222,6 +225,24 @@ def test_spearman() -> None:
     assert -1 <= estimate.low <= estimate.value <= estimate.high <= 1
 
 
+@pytest.mark.parametrize("measure", [bootstrap, spearman])
+@pytest.mark.parametrize(
+    ("x", "y"), [([], []), ([1.0, 2.0], [1.0]), ([1.0, np.nan], [1.0, 2.0]), ([1.0, 2.0], [1.0, np.inf])]
+)
+def test_an_interval_needs_pairs_of_numbers(measure: Callable[..., Estimate], x: list[float], y: list[float]) -> None:
+    with pytest.raises(ValueError, match=f"{len(x)} e {len(y)} valori"):
+        measure(np.array(x), np.array(y))
+
+
+def test_an_interval_is_never_nan() -> None:
+    rare = bootstrap(np.array([0.0, 0.0, 1.0]), np.array([0.0, 0.0, 2.0]))  # molte estrazioni senza denominatore
+    assert rare == (0.5, 0.5, 0.5)
+    with pytest.raises(ValueError, match="sommano a zero"):
+        bootstrap(np.ones(3), np.zeros(3))
+    assert spearman(np.ones(4), np.arange(4.0)) == (0.0, 0.0, 0.0)  # tutti uguali: nessuna classifica
+    assert np.isfinite(spearman(np.array([0.0, 1.0]), np.arange(2.0))).all()
+
+
 def test_bleu_from_counts() -> None:
     ours = ["il gatto nero dorme sul divano rosso", "la strada era molto larga ieri sera", "sì"]
     theirs = ["il gatto nero dorme sul letto", "la strada era larga", "no"]
@@ -248,3 +269,13 @@ def test_the_measures_are_of_these_sentences_and_weights() -> None:
     assert stored["bleu"].shape == (len(provenance["bleu"]), n - n // 2, 10)
     weights = (MODELS / provenance["model"] / "model.safetensors").read_bytes()
     assert provenance["weights"] == hashlib.sha256(weights).hexdigest(), "rifai con «python tools/teste.py»"
+
+
+def test_random_directions_have_no_favourite_side() -> None:
+    "Le direzioni ortogonali, posto per posto nel gruppo, hanno media zero, come se fossero indipendenti."
+    generator = torch.Generator().manual_seed(0)
+    groups = torch.stack([random_directions(10, 4, generator=generator) for _ in range(4000)])  # 4 + 4 + 2
+    assert groups.mean(dim=0).abs().max() < 0.08  # cinque errori standard; con i segni di `qr` era 0,8
+    inside = groups[:, :4] @ groups[:, :4].mT
+    assert (inside - torch.diag_embed(inside.diagonal(dim1=1, dim2=2))).abs().max() < 1e-4
+    torch.testing.assert_close(groups.pow(2).sum(-1).mean(0), torch.full((10,), 4.0), atol=0.25, rtol=0)

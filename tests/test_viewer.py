@@ -81,6 +81,12 @@ BAD: list[tuple[str, Callable[[], object], str]] = [
     ("testa", lambda: attention_view(maps(), heads=[5]), "3 strati di 4 teste"),
     ("nessuna testa", lambda: attention_view(maps(), heads=[]), "3 strati di 4 teste"),
     ("attenzione", lambda: attention_view(maps()[:1], kind="cross"), "ci sono encoder"),
+    ("strato zero", lambda: attention_view(maps(), layer=0), "3 strati di 4 teste"),
+    ("riga", lambda: attention_view(maps(), focus=len(SOURCE)), "riga 8: ce ne sono 8"),
+    ("riga negativa", lambda: attention_view(maps(), focus=-1), "riga -1: ce ne sono 8"),
+    ("ferma, testa", lambda: attention_view(maps()).figure(heads=[0]), "3 strati di 4 teste"),
+    ("ferma, strato", lambda: attention_view(maps()).figure("cross", layer=3), "2 strati di 1 teste"),
+    ("ferma, attenzione", lambda: attention_view(maps()[:1]).figure("cross"), "ci sono encoder"),
 ]
 
 
@@ -207,6 +213,15 @@ def test_still_figure() -> None:
     np.testing.assert_allclose(shown[5], other[0].weights[1, 2] - one[0].weights[1, 2])
     assert [t.get_text() for t in figure.axes[0].get_yticklabels()][:3] == ["The", "ani", "·mal"]
     plt.close(figure)
+
+
+def test_still_figure_of_another_attention() -> None:
+    "Un'altra attenzione può avere meno strati e meno teste di quella d'apertura."
+    view = attention_view(maps(), layer=3, heads=[4])
+    for kind, weights in (("encoder", maps()[0].weights[2, 3]), ("cross", maps()[2].weights[1, 0])):
+        figure = view.figure(kind)  # type: ignore[arg-type]
+        np.testing.assert_allclose(figure.axes[0].images[0].get_array(), weights)
+        plt.close(figure)
 
 
 def test_saved_page(tmp_path: Path) -> None:
@@ -575,6 +590,18 @@ def test_state_in_the_address(visit: Visit, tmp_path: Path, pair: bool) -> None:
         "document.querySelector('[data-vista]').shadowRoot.querySelector('.titolo').textContent.includes('strato 3')"
     )
     assert numbers(page) == [] and page.locator(".disegno svg .pezzo").count() > 0
+
+
+@pytest.mark.parametrize("field", ["riga=0", "colonna=0", "riga=0&colonna=3&vista=matrice"])
+def test_nothing_comes_before_the_first_row(browser: Browser, tmp_path: Path, field: str) -> None:
+    "Righe e colonne, nell'indirizzo, si contano da 1: lo 0 non sceglie nulla, e non rompe nulla."
+    attention_view(maps(), anchor="vista-1").save(tmp_path / "vista.html")
+    visit = Visit(browser.new_page())
+    visit.page.goto(f"{(tmp_path / 'vista.html').as_uri()}#vista-1?{field}")
+    visit.page.locator(".disegno svg").first.wait_for()
+    assert "Passa su un pezzo" in visit.page.locator(".riquadro").inner_text() and numbers(visit.page) == []
+    visit.page.close()
+    assert visit.problems == []
 
 
 def test_accessible(visit: Visit, tmp_path: Path) -> None:

@@ -409,10 +409,85 @@ def test_bad_sentences_and_missing_weights(visit: Visit, folders: dict[str, Path
     shutil.copy(folders["small-en-it"] / "pesi-0.js", folder)
     page.get_by_role("button", name="Carica il modello").click()
     expect(page.locator(".stato")).to_contain_text("è di un altro modello")
+    (folder / "pesi-0.js").write_bytes(b"")  # interrotto prima di cominciare; a metà, la pagina segnala anche l'errore
+    translate(page, "The cat.")
+    page.get_by_role("button", name="Carica il modello").click()
+    expect(page.locator(".stato")).to_contain_text("il file è incompleto")
     shutil.copy(folders["mini"] / "pesi-0.js", folder)
     translate(page, "The cat " * 60)
     page.get_by_role("button", name="Carica il modello").click()
     expect(page.locator(".stato")).to_contain_text("il modello ne legge al più 64")
+    translate(page, "\u200b\x01")  # segni invisibili: per il modello non c'è nulla
+    expect(page.locator(".stato")).to_contain_text("Scrivi una frase")
+
+
+def test_a_link_cannot_switch_off_a_head_that_is_not_there(visit: Visit, folders: dict[str, Path]) -> None:
+    page = visit.page
+    off = "cross.0.3_encoder.9.9_encoder.0.00"  # nel decoder `mini` ha una testa incrociata sola
+    page.goto(f"file://{folders['mini'] / 'index.html'}#traduttore?frase={SENTENCES[0]}&spente={off}")
+    expect(page.locator(".traduzione")).to_have_text(greedy_text(folders["mini"], "mini", SENTENCES[0]))
+    expect(page.get_by_role("button", name="Carica il modello")).to_have_count(0)
+    expect(page.get_by_role("button", name="Riaccendi tutte le teste")).to_have_count(0)
+
+
+def test_impatient_reader(browser: Browser, folders: dict[str, Path], tmp_path: Path) -> None:
+    "Cambia modello mentre ne arriva uno, tiene premuto Invio, traduce in due caselle con teste spente diverse."
+    shutil.copytree(folders["mini"].parent, tmp_path / "_static" / "vivo")
+    boxes = "".join(live_model(["mini", "small-en-it"], SENTENCES[:1], anchor=anchor).html for anchor in "ab")
+    (tmp_path / "pagina.html").write_text(f"<!doctype html><meta charset=utf-8><main>{boxes}</main>", "utf-8")
+    visit, text = Visit(browser.new_page()), generate(1, held_out=True)[0].en
+    page, (a, b) = visit.page, (visit.page.locator(f"#{anchor}") for anchor in "ab")
+    page.goto(f"file://{tmp_path / 'pagina.html'}")
+    page.evaluate(
+        """() => { // i file arrivano quando lo dice la prova
+            const append = Element.prototype.append, come = new Promise((resolve) => { globalThis.arrive = resolve; });
+            document.head.append = (script) => come.then(() => append.call(document.head, script));
+        }"""
+    )
+    for one in (a, b):
+        one.get_by_label("Una frase in inglese").fill(text)
+    a.get_by_role("button", name="Traduci", exact=True).click()
+    a.get_by_role("button", name="Carica il modello").click()
+    a.get_by_role("radio", name="small-en-it").click()
+    page.evaluate("arrive()")
+    a.get_by_role("button", name="Carica il modello (circa 8 MB)").wait_for()  # era arrivato l'altro
+    expect(a.locator(".traduzione")).to_have_text(greedy_text(folders["mini"], "mini", SENTENCES[0]))
+
+    a.get_by_role("radio", name="mini").click()
+    expected = greedy_text(folders["mini"], "mini", text)
+    expect(a.locator(".traduzione")).to_have_text(expected)
+    reads = page.evaluate(
+        """async () => {
+            const { model } = await [...annotatedModels.values()][0], encode = model.encode.bind(model);
+            const box = document.querySelector("#a").shadowRoot.querySelector("textarea");
+            let reads = 0;
+            model.encode = (ids) => { reads++; return encode(ids); };
+            for (let n = 0; n < 20; n++) box.dispatchEvent(new KeyboardEvent("keydown", { key: "Enter" }));
+            await new Promise((resolve) => setTimeout(resolve, 500));
+            return reads;
+        }"""
+    )
+    assert reads == 1
+    expect(a.locator(".stato")).to_contain_text("qui nel tuo browser")
+
+    a.get_by_role("button", name="spegni la testa 1.1").click()
+    expect(a.locator(".stato")).to_contain_text(f"Con tutte le teste accese: «{expected}»")
+    changed = a.locator(".traduzione").inner_text()
+    assert changed != expected
+    b.get_by_role("button", name="Traduci", exact=True).click()
+    b.get_by_role("button", name="Carica il modello").click()
+    expect(b.locator(".traduzione")).to_have_text(expected)
+    for order in ("ab", "ba"):
+        page.evaluate(
+            "anchors => anchors.forEach((x) => document.getElementById(x).shadowRoot.querySelector('.forte').click())",
+            list(order),
+        )
+        for box in (a, b):
+            expect(box.locator(".stato")).to_contain_text("qui nel tuo browser")
+        expect(a.locator(".traduzione")).to_have_text(changed)
+        expect(b.locator(".traduzione")).to_have_text(expected)
+    page.close()
+    assert visit.problems == []
 
 
 def test_accessible_and_within_the_screen(visit: Visit, folders: dict[str, Path]) -> None:

@@ -52,7 +52,7 @@ def italian_places(tokenizer: Tokenizer, pairs: Twins, probes: Sequence[Probe]) 
 def experiments(model: Transformer, tokenizer: Tokenizer, pairs: Twins, probes: Sequence[Probe]) -> list[Experiment]:
     "Gli scambi, con la loro etichetta: «encoder/strato/posto», «decoder/strato/posto», «testa/desinenza»."
     english, italian = places(tokenizer, pairs), italian_places(tokenizer, pairs, probes)
-    N, below, h = model.config.N, model.config.N_decoder or model.config.N, model.config.h
+    N, below = model.config.N, model.config.N_decoder or model.config.N
     found: list[Experiment] = [
         (f"encoder/{i}/{name}", {Stream("encoder", i): mask}) for i in range(N + 1) for name, mask in english.items()
     ]
@@ -61,7 +61,7 @@ def experiments(model: Transformer, tokenizer: Tokenizer, pairs: Twins, probes: 
         for i in range(1, below + 1)
         for name, mask in italian.items()
     ]
-    heads = [Head(kind, i, j) for kind in ("decoder", "cross") for i in range(below) for j in range(h)]
+    heads = [head for head in all_heads(model) if head.attention != "encoder"]
     return found + [(f"{head}/desinenza", {head: italian["desinenza"]}) for head in heads]
 
 
@@ -118,14 +118,14 @@ def routes(model: Transformer, tokenizer: Tokenizer, pairs: Twins, probes: Seque
         with replaced(model, swaps):
             return margins(model, pairs)
 
-    found["inglese, diretta"] = reading({top: (ending, heard(model, tokenizer, pairs, ending, [top])[top])})
+    queries = [Inlet("decoder", i, "W_q") for i in range(1, below)]
+    english, italian = heard(model, tokenizer, pairs, ending, [top, *queries]), stem(model, pairs, queries)
+    found["inglese, diretta"] = reading({top: (ending, english[top])})
     elsewhere = written & ~ending
     inlets = [Inlet("decoder", i, part) for i in range(1, below) for part in ("W_k", "W_v")]
     keys = heard(model, tokenizer, pairs, elsewhere, inlets)
     found["inglese, altri posti"] = reading({spot: (elsewhere, x) for spot, x in keys.items()})
-    for layer in range(1, below):
-        inlet = Inlet("decoder", layer, "W_q")
-        english, italian = heard(model, tokenizer, pairs, ending, [inlet]), stem(model, pairs, [inlet])
+    for layer, inlet in enumerate(queries, 1):
         for clue, values in (("inglese", english), ("radice", italian)):
             query = {inlet: (ending, values[inlet])}
             found[f"{clue}, query {layer + 1}"] = reading(query)

@@ -167,7 +167,7 @@ def linear_step(
     state = written if state is None else state + written
     return _normalised((features(q).unsqueeze(-2) @ state).squeeze(-2)), state
 
-# %% ../../book/25_efficiente.ipynb #39f2142a
+# %% ../../book/25_efficiente.ipynb #98923438
 def random_directions(
     m: int,  # quante
     d: int,  # componenti di ciascuna
@@ -177,7 +177,8 @@ def random_directions(
     "Direzioni normali, anche ortogonali con le stesse lunghezze (Choromanski 2021, §2.4)."
     W = torch.randn(m, d, generator=generator)
     if orthogonal:
-        groups = [torch.linalg.qr(torch.randn(d, d, generator=generator)).Q for _ in range(math.ceil(m / d))]
+        pairs = [torch.linalg.qr(torch.randn(d, d, generator=generator)) for _ in range(math.ceil(m / d))]
+        groups = [Q * R.diagonal().sign() for Q, R in pairs]  # così nessun verso è preferito
         W = torch.cat(groups)[:m] * W.norm(dim=-1, keepdim=True)
     return W
 

@@ -83,18 +83,25 @@ def rollout(
         total = (residual * eye + (1 - residual) * mixed) @ total
     return total
 
-# %% ../../book/82_valori_e_flusso.ipynb #eb81c139
+# %% ../../book/82_valori_e_flusso.ipynb #ff8ead5f
 def through(
-    found: Sequence[Flow],
+    encoder: Sequence[Flow],  # i suoi strati, dal primo
+    cross: Flow,  # la cross-attention da cui si parte, di uno strato solo
     measure: str,  # «weights», «norms» o «pushes»
     step: Tensor,  # (n,): da quale posizione del decoder si guarda
 ) -> Tensor:  # (n, S)
-    "Quanto conta ogni pezzo d'ingresso per il passo `step`, strato per strato."
-    layers = [getattr(one, measure).clamp(min=0) for one in found]
-    layers = [x.mean(dim=1) if x.ndim == 4 else x for x in layers]  # (n, T, S)
-    row = layers[-1][torch.arange(len(step)), step]  # (n, S)
+    """Da quali pezzi d'ingresso viene ciò che `cross` porta al passo `step`, secondo il rollout.
+
+    È la riga di `cross` per il `rollout` di `encoder`: teste in media, valori negativi a zero, la
+    riga divisa per la sua somma. Del decoder non c'è altro: né l'attenzione a ciò che ha già
+    scritto, né la connessione residuale, né gli altri strati, se ne ha. Dove nulla è positivo,
+    la riga, o in quello strato la parte che non è residuale, vale zero.
+    """
+    *layers, last = (getattr(one, measure).clamp(min=0) for one in (*encoder, cross))
+    *layers, last = (x.mean(dim=1) if x.ndim == 4 else x for x in (*layers, last))
+    row = last[torch.arange(len(step)), step]  # (n, S)
     row = row / row.sum(dim=-1, keepdim=True).clamp(min=1e-9)
-    return (row[:, None] @ rollout(layers[:-1]))[:, 0]
+    return (row[:, None] @ rollout(layers))[:, 0]
 
 # %% ../../book/82_valori_e_flusso.ipynb #8f334ff5
 INPUT = Stream("encoder", 0)

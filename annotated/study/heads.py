@@ -128,7 +128,7 @@ def hits(
     best &= weights > 0
     return (best & targets).sum(dim=(-2, -1))
 
-# %% ../../book/22_teste.ipynb #a6578b32
+# %% ../../book/22_teste.ipynb #cdb4eee2
 class Estimate(NamedTuple):
     "Una misura con il suo intervallo, al 95 % se non è detto altrimenti."
 
@@ -140,6 +140,15 @@ class Estimate(NamedTuple):
         return f"{self.value:{spec}} [{self.low:{spec}}; {self.high:{spec}}]"
 
 
+def _check_pairs(x: np.ndarray, y: np.ndarray) -> None:
+    finite = np.isfinite(x).all() and np.isfinite(y).all()
+    if len(x) != len(y) or not len(x) or not finite:
+        raise ValueError(
+            f"{len(x)} e {len(y)} valori: ne serve almeno uno per parte, "
+            "tanti dall'una quanti dall'altra, e tutti finiti."
+        )
+
+
 def bootstrap(
     numerators: np.ndarray,  # (n,): uno per frase
     denominators: np.ndarray,  # (n,)
@@ -147,16 +156,24 @@ def bootstrap(
     seed: int = 0,
     tests: int = 1,  # quanti intervalli si leggono insieme (Bonferroni)
 ) -> Estimate:
-    "Il rapporto fra le due somme, con l'intervallo ottenuto riestraendo le frasi."
+    """Il rapporto fra le due somme, con l'intervallo ottenuto riestraendo le frasi.
+
+    Le estrazioni in cui i denominatori sommano a zero non contano. Solleva `ValueError` se è
+    così per tutte le frasi insieme, se i valori non sono altrettanti, o non sono finiti.
+    """
+    _check_pairs(numerators, denominators)
     n, tail = len(numerators), 0.025 / tests
+    if denominators.sum() == 0:
+        raise ValueError("i denominatori sommano a zero: il rapporto non c'è.")
     counts = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=draws)
-    ratios = (counts @ numerators) / (counts @ denominators)  # (draws,)
-    low, high = np.quantile(ratios, (tail, 1 - tail))
+    above, below = counts @ numerators, counts @ denominators  # (draws,)
+    some = below != 0
+    low, high = np.quantile(above[some] / below[some], (tail, 1 - tail))
     return Estimate(
         float(numerators.sum() / denominators.sum()), float(low), float(high)
     )
 
-# %% ../../book/22_teste.ipynb #0826af15
+# %% ../../book/22_teste.ipynb #66697ae9
 def _ranks(x: np.ndarray) -> np.ndarray:
     _, group, counts = np.unique(x, return_inverse=True, return_counts=True)
     return (counts.cumsum() - (counts - 1) / 2)[group]  # a pari merito il posto medio
@@ -165,16 +182,18 @@ def _ranks(x: np.ndarray) -> np.ndarray:
 def _rank_correlation(x: np.ndarray, y: np.ndarray) -> float:
     a, b = (ranks - ranks.mean() for ranks in (_ranks(x), _ranks(y)))
     norm = np.sqrt(a @ a * (b @ b))
-    return (
-        float(a @ b / norm) if norm else 0.0
-    )  # se i valori sono tutti uguali non c'è classifica
+    return float(a @ b / norm) if norm else 0.0
 
 
 def spearman(
     x: np.ndarray, y: np.ndarray, draws: int = 1000, seed: int = 0
 ) -> Estimate:
-    "La correlazione fra le classifiche di `x` e di `y`, (n,), riestraendo le coppie."
+    """La correlazione fra le classifiche di `x` e di `y`, (n,), riestraendo le coppie.
 
+    Vale 0 se da una parte i valori sono tutti uguali: non c'è classifica. Solleva `ValueError`
+    se i valori non sono altrettanti, o non sono finiti.
+    """
+    _check_pairs(x, y)
     rng = np.random.default_rng(seed)
     samples = [
         _rank_correlation(x[i], y[i])

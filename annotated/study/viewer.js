@@ -207,7 +207,8 @@ function settle(scene, state) {
   });
   const v = { scene, state: { ...state, k, at, words } };
   const size = (id, side) => (id === 2 ? pairs(v, side) : labels(v, id, side)).length;
-  const kept = (at) => at && at.panel < (isPair(v) ? 3 : 1) && ["query", "key"].every((side) => !(at[side] >= size(at.panel, side)));
+  const inside = (at, side) => at[side] === null || (at[side] >= 0 && at[side] < size(at.panel, side));
+  const kept = (at) => at && at.panel < (isPair(v) ? 3 : 1) && ["query", "key"].every((side) => inside(at, side));
   for (const name of ["focus", "over"]) if (!kept(v.state[name])) v.state[name] = null;
   return v.state;
 }

@@ -405,7 +405,30 @@ def _draw_all(heads: dict[int, list[_Panel]]) -> Figure:
     return fig
 
 
-# %% ../../book/82_dietro_le_figure.ipynb #3415f686
+# %% ../../book/82_dietro_le_figure.ipynb #346952f6
+def _place(
+    maps: Sequence[AttentionMap], kind: Kind | None, default: int = 0
+) -> int:
+    "Il posto di un'attenzione fra le mappe; `ValueError` se non c'è."
+    kinds = [m.kind for m in maps]
+    if kind is not None and kind not in kinds:
+        known = ", ".join(kinds)
+        raise ValueError(f"attenzione «{kind}»: in questa vista ci sono {known}.")
+    return default if kind is None else kinds.index(kind)
+
+
+def _chosen(
+    m: AttentionMap, layer: int | None, heads: Sequence[int] | None
+) -> tuple[int, list[int]]:
+    "Strato e teste, da 1 (se mancano, l'ultimo e la prima); `ValueError` se non ci sono."
+    N, h = m.weights.shape[:2]
+    layer, heads = N if layer is None else layer, [1] if heads is None else [*heads]
+    if not (1 <= layer <= N and heads and all(1 <= head <= h for head in heads)):
+        asked = f"strato {layer}, teste {heads}"
+        raise ValueError(f"{asked}: ci sono {N} strati di {h} teste, contati da 1.")
+    return layer, heads
+
+
 @dataclass(frozen=True)
 class View(PageFigure):
     "Una vista pronta, che un quaderno mostra da sé. La costruisce `attention_view`."
@@ -435,12 +458,16 @@ class View(PageFigure):
         layer: int | None = None,
         heads: Sequence[int] | None = None,
     ) -> Figure:
-        "La vista ferma. Gli argomenti che mancano sono quelli dell'apertura; strato e teste si contano da 1."
-        k = [m.kind for m in self.sentences[0]].index(kind) if kind else self.start["k"]
-        layer, heads = (
-            layer or self.start["l"] + 1,
-            heads or [h + 1 for h in self.start["heads"]],
-        )
+        """La vista ferma; strato e teste si contano da 1.
+
+        Gli argomenti che mancano sono quelli dell'apertura; di un'altra attenzione, l'ultimo
+        strato e la prima testa, come nella pagina. Solleva `ValueError` se non ci sono.
+        """
+        k = _place(self.sentences[0], kind, self.start["k"])
+        if k == self.start["k"]:
+            layer = self.start["l"] + 1 if layer is None else layer
+            heads = [h + 1 for h in self.start["heads"]] if heads is None else heads
+        layer, heads = _chosen(self.sentences[0][k], layer, heads)
         maps = [
             by_words(one[k]) if self.start["words"] else one[k]
             for one in self.sentences
@@ -449,7 +476,7 @@ class View(PageFigure):
             {head: _panels(maps, self.names, layer, head) for head in heads}
         )
 
-# %% ../../book/82_dietro_le_figure.ipynb #2c806125
+# %% ../../book/82_dietro_le_figure.ipynb #148ead35
 def attention_view(
     maps: Sequence[AttentionMap],  # di una frase, per esempio da `read_attention`
     other: Sequence[AttentionMap] | None = None,  # della frase da confrontare
@@ -466,8 +493,9 @@ def attention_view(
 ) -> View:
     """Il visore: teste in miniatura, quelle scelte in grande, i numeri di un pezzo, due frasi a confronto.
 
-    La vista sta in `LIMIT` byte, con la risoluzione più fine possibile. Solleva `ValueError` se
-    le due frasi hanno attenzioni diverse, o se attenzione, strato o teste non esistono.
+    La risoluzione è la più fine con cui la vista sta in `LIMIT` byte; se nemmeno la più grossa
+    basta, la vista è più grande. Solleva `ValueError` se le due frasi hanno attenzioni diverse,
+    o se attenzione, strato, teste o riga non esistono.
     """
     sentences = [maps] if other is None else [maps, other]
     shapes = [[(m.kind, *m.weights.shape[:2]) for m in one] for one in sentences]
@@ -475,16 +503,11 @@ def attention_view(
         raise ValueError(
             f"le due frasi hanno attenzioni diverse (quale, strati, teste): {shapes}."
         )
-    kinds = [m.kind for m in maps]
-    if kind is not None and kind not in kinds:
-        known = ", ".join(kinds)
-        raise ValueError(f"attenzione «{kind}»: in questa vista ci sono {known}.")
-    k = kinds.index(kind) if kind else 0
-    N, h, T, _ = maps[k].weights.shape
-    layer = layer or N
-    if not (1 <= layer <= N and heads and all(1 <= head <= h for head in heads)):
-        asked = f"strato {layer}, teste {list(heads)}"
-        raise ValueError(f"{asked}: ci sono {N} strati di {h} teste, contati da 1.")
+    k = _place(maps, kind)
+    layer, heads = _chosen(maps[k], layer, heads)
+    rows = len((by_words(maps[k]) if words else maps[k]).queries)
+    if focus is not None and not 0 <= focus < rows:
+        raise ValueError(f"riga {focus}: ce ne sono {rows}, contate da 0.")
     start = {"k": k, "l": layer - 1, "heads": [head - 1 for head in heads]}
     start |= {"average": average, "view": "matrix" if matrix else "lines"}
     start |= {"words": words, "focus": focus}

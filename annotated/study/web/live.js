@@ -8,6 +8,7 @@
 const percent = (x) => `${Math.round(100 * x)} %`;
 const decimal = (x, digits) => x.toFixed(digits).replace(".", ",");
 const pause = () => new Promise((resolve) => setTimeout(resolve)); // lascia che la pagina si ridisegni
+const NOTHING = "Scrivi una frase in inglese, o scegline una pronta.";
 const [ENCODER, , CROSS] = range(3); // l'ordine delle mappe: encoder, decoder, cross
 const sourceOf = ({ maps }) => maps[ENCODER].query, writtenOf = ({ maps }) => maps[CROSS].query;
 
@@ -106,12 +107,14 @@ class LiveBox {
     this.offer.hidden = true;
     if (text !== this.asked) this.picked = null;
     this.asked = text;
-    if (!text) return this.say("Scrivi una frase in inglese, o scegline una pronta.");
+    if (!text) return this.say(NOTHING);
     if (!this.live) return this.known(text) && !this.off.size ? this.finish(this.known(text)) : this.ask();
     const { model, tokenizer } = this.live, ids = tokenizer.encode(text), max = model.config.max_len;
+    if (ids.length < 2) return this.say(NOTHING); // di soli segni invisibili
     if (ids.length > max) return this.say(`La frase ha ${ids.length} pezzi: il modello ne legge al più ${max}. Accorciala.`);
     this.say("Traduco…");
     await pause();
+    if (mine !== this.run) return;
     model.off = new Set();
     if (this.off.size) this.plain = tokenizer.decode(model.greedy(ids));
     model.off = this.off;
@@ -122,6 +125,7 @@ class LiveBox {
       this.show(last, k === ENCODER ? {} : { focus: { panel: 0, query: writtenOf(last)[this.viewer.state.words ? "words" : "pieces"].length - 1, key: null } });
       await pause();
       if (mine !== this.run) return;
+      model.off = this.off; // il modello è di tutte le caselle della pagina: intanto un'altra può averlo usato
     }
     this.finish(last, `${last.candidates.length} pezzi in ${decimal((performance.now() - started) / 1000, 1)} secondi, qui nel tuo browser.`, { focus });
   }
@@ -161,9 +165,11 @@ class LiveBox {
     const bar = html("progress", { max: 1, value: 0, "aria-label": "caricamento del modello" }), text = html("span", {}, "0 %");
     this.offer.replaceChildren(html("p", {}, "Carico il modello… ", text), bar);
     this.loading = true;
+    const { m } = this;
     try {
-      this.live = await modelAt(this.model.url, (done, total) => { bar.value = done / total; text.textContent = percent(done / total); });
+      const live = await modelAt(this.model.url, (done, total) => { bar.value = done / total; text.textContent = percent(done / total); });
       this.loading = false;
+      if (m === this.m) this.live = live; // mentre arrivava si può averne scelto un altro
       this.translate();
     } catch (error) {
       this.loading = false;
@@ -172,9 +178,11 @@ class LiveBox {
   }
 
   async change(m) { // un altro modello: se i suoi pesi ci sono già si usa, se no rispondono le frasi pronte
-    Object.assign(this, { m, live: null });
+    Object.assign(this, { m, live: null, run: this.run + 1 });
     this.off.clear();
-    this.live = (await loaded.get(this.model.url)?.catch(() => null)) ?? null;
+    const live = (await loaded.get(this.model.url)?.catch(() => null)) ?? null;
+    if (m !== this.m) return;
+    this.live = live;
     this.translate();
   }
 
@@ -286,7 +294,8 @@ class LiveBox {
     if (!fields) return false;
     const m = Math.max(0, this.data.models.findIndex(({ name }) => name === fields.get("modello")));
     if (m !== this.m) Object.assign(this, { m, live: null });
-    this.off = new Set((fields.get("spente") ?? "").split("_").filter((name) => /^(encoder|decoder|cross)\.\d+\.\d+$/.test(name)));
+    const heads = this.ready[m][0].maps.flatMap(({ kind, N, h }) => range(N * h).map((n) => `${kind}.${Math.floor(n / h)}.${n % h}`));
+    this.off = new Set((fields.get("spente") ?? "").split("_").filter((name) => heads.includes(name)));
     this.box.value = this.asked = (fields.get("frase") ?? "").trim();
     this.wanted = fromFields({ sentences: [this.ready[m][0].maps] }, this.viewer.state, fields);
     if (this.known(this.asked)) this.show(this.known(this.asked), this.wanted); // si vede subito, anche se poi serve il modello

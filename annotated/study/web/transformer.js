@@ -296,10 +296,12 @@ function loadFile(url) {
   return new Promise((resolve, reject) => {
     const script = document.createElement("script");
     script.src = url;
-    script.onload = () => {
-      script.remove();
-      resolve(globalThis.annotatedFile);
+    script.onload = () => { // anche se il file è tagliato a metà: allora non assegna nulla
+      const file = globalThis.annotatedFile;
       globalThis.annotatedFile = undefined;
+      script.remove();
+      if (file) resolve(file);
+      else reject(new Error(`${url}: il file è incompleto.`));
     };
     script.onerror = () => {
       script.remove();
