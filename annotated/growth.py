@@ -18,27 +18,27 @@ from .common import AnnotatedError
 from .multihead import MultiHeadAttention
 from .transformer import Transformer
 
-# %% ../book/85_crescere.ipynb #547729af
+# %% ../book/85_crescere.ipynb #222d483d
 def twice(
     x: Tensor,  # (..., d)
-    sign: float = 1.0,  # per che cosa moltiplicare la copia
+    copy: Tensor | None = None,  # che cosa mettere al posto della copia, (..., d)
 ) -> Tensor:  # (..., 2d)
     "Ogni coppia di componenti seguita dalla sua copia: (a, b, c, d) → (a, b, a, b, c, d, c, d)."
-    pairs = x.unflatten(-1, (-1, 1, 2))
-    return torch.cat((pairs, sign * pairs), dim=-2).flatten(-3)
+    both = x, x if copy is None else copy
+    return torch.stack([v.unflatten(-1, (-1, 2)) for v in both], dim=-2).flatten(-3)
 
-# %% ../book/85_crescere.ipynb #695da71b
+# %% ../book/85_crescere.ipynb #f11bb29d
 def _reader(W: Tensor) -> Tensor:  # da (n, d) a (n, 2d)
     "Chi leggeva x e ora legge `twice(x)`: metà del peso su ogni copia, più un rumore che si annulla."
     noise = torch.randn_like(W) * W.std() / 2
-    return twice(W / 2) + twice(noise, sign=-1)
+    return twice(W / 2 + noise, W / 2 - noise)
 
 
 def _writer(W: Tensor) -> Tensor:  # da (d, n) a (2d, n)
     "Chi scriveva x e ora scrive `twice(x)`."
     return twice(W.T).T
 
-# %% ../book/85_crescere.ipynb #b939258b
+# %% ../book/85_crescere.ipynb #552c23ea
 def _branches(layer: Any) -> Iterator[tuple[list[nn.Linear], nn.Linear]]:
     "I rami di un blocco: di ciascuno gli strati che leggono e quello che scrive."
     for part in layer.children():
@@ -49,21 +49,23 @@ def _branches(layer: Any) -> Iterator[tuple[list[nn.Linear], nn.Linear]]:
 
 def _fill(
     new: Any,  # un blocco largo il doppio
-    own: Any,  # il blocco di cui prende la prima metà di teste e unità
-    other: Any,  # quello di cui prende la seconda, che non scrive
-    writes: bool,  # se la prima metà scrive; altrimenti il blocco lascia passare tutto
+    own: Any,  # il blocco da cui viene la prima metà di teste e unità
+    other: Any,  # quello da cui viene la seconda, che non scrive
+    writes: bool,  # se la prima metà scrive
 ) -> None:
+    "Riempie un blocco nuovo: chi legge viene dai due blocchi, chi scrive al più da `own`."
     for branches in zip(_branches(new), _branches(own), _branches(other), strict=True):
         (readers, writer), (firsts, old_writer), (seconds, _) = branches
         for reader, first, second in zip(readers, firsts, seconds, strict=True):
             reader.weight.copy_(torch.cat([_reader(first.weight), _reader(second.weight)]))
             reader.bias.copy_(torch.cat([first.bias, second.bias]))
         nn.init.zeros_(writer.weight)
+        nn.init.zeros_(writer.bias)
         if writes:
             writer.weight[:, : old_writer.in_features] = _writer(old_writer.weight)
             writer.bias.copy_(twice(old_writer.bias))
 
-# %% ../book/85_crescere.ipynb #d86133f9
+# %% ../book/85_crescere.ipynb #e42a5518
 @torch.no_grad()
 def grow(
     model: Transformer,  # Post-LN
@@ -78,7 +80,7 @@ def grow(
     if c.norm_first:
         raise AnnotatedError("si fa crescere soltanto un modello Post-LN, e questo è Pre-LN.")
     sizes = "d_model", "d_ff", "h", "N", "N_decoder", "h_cross", "max_len"
-    doubled = {name: 2 * size for name in sizes if (size := getattr(c, name)) is not None}
+    doubled = {name: 2 * getattr(c, name) for name in sizes if getattr(c, name)}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         grown = Transformer(replace(c, **doubled))
