@@ -2,8 +2,9 @@
 
     python tools/diario.py RUN book/dati/base.json --data CARTELLA --snapshots CARTELLA --command "annotated train …"
 
-Le istantanee sono copie dei file `weights-PASSO.safetensors` che RUN tiene soltanto finché servono alla media; quelle
-già misurate non si rimisurano. I BLEU sono sugli insiemi di sviluppo, con decodifica greedy e i pesi di quel passo.
+Un'istantanea è una copia di `model.safetensors`, la media degli ultimi checkpoint, presa quando è quella del passo che
+il suo nome dice, `weights-PASSO.safetensors`; quelle già misurate non si rimisurano. I BLEU sono sugli insiemi di
+sviluppo, con decodifica greedy.
 """
 
 import argparse
