@@ -81,7 +81,9 @@ def main() -> None:
     for path in sorted(args.snapshots.glob("weights-*.safetensors")):
         if (step := int(path.stem.removeprefix("weights-"))) not in measured:
             model.load_state_dict(safetensors.torch.load_file(path))
-            measured[step] = {"step": step, "pieces": read[step], **measure(model, tokenizer, args.data)}
+            seconds = max((row["seconds"] for row in log if "seconds" in row and row["step"] <= step), default=0.0)
+            spent = {"pieces": read[step], "seconds": seconds}
+            measured[step] = {"step": step, **spent, **measure(model, tokenizer, args.data)}
     files = [*find_data(args.data).train, *(args.data / f"{name}.tsv" for name in DEV)]
     origin = {"comando": args.command, "commit": commit(), "processore": processor(), "torch": torch.__version__}
     origin |= {path.name: sha256(path) for path in files}
