@@ -321,12 +321,19 @@ def test_machines_with_other_data_refuse(tmp_path: Path) -> None:
 # --- continuare da un modello
 
 
-def test_init_goes_on_from_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "dati").mkdir()
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    "Una cartella con poche frasi della microlingua."
+    folder = tmp_path / "dati"
+    folder.mkdir()
     for name, seed in (("train", 0), ("valid", 1)):
         lines = [f"prova\t{e.en}\t{e.it}" for e in generate(300, seed)]
-        (tmp_path / "dati" / f"{name}.tsv").write_text("\n".join(lines) + "\n", "utf-8")
-    common = ["train", "--data", str(tmp_path / "dati"), "--device", "cpu", "--max-tokens", "512", "--valid-every", "4"]
+        (folder / f"{name}.tsv").write_text("\n".join(lines) + "\n", "utf-8")
+    return folder
+
+
+def test_init_goes_on_from_a_model(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    common = ["train", "--data", str(data), "--device", "cpu", "--max-tokens", "512", "--valid-every", "4"]
     first, second = tmp_path / "primo", tmp_path / "secondo"
     assert main([*common, "--config", "mini", "--vocab-size", "400", "--max-steps", "8", "--out", str(first)]) == 0
     tuned = [*common, "--init", str(first), "--out", str(second)]
@@ -344,13 +351,9 @@ def test_init_goes_on_from_a_model(tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 @pytest.mark.parametrize("wrong", [["--seed", "2"], ["--vocab-size", "500"], ["--norm-first"], ["--max-tokens", "300"]])
-def test_a_refused_resume_changes_nothing(tmp_path: Path, wrong: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "dati").mkdir()
-    for name, seed in (("train", 0), ("valid", 1)):
-        lines = [f"prova\t{e.en}\t{e.it}" for e in generate(300, seed)]
-        (tmp_path / "dati" / f"{name}.tsv").write_text("\n".join(lines) + "\n", "utf-8")
+def test_a_refused_resume_changes_nothing(data: Path, tmp_path: Path, wrong: list[str]) -> None:
     out = tmp_path / "modello"
-    common = ["train", "--data", str(tmp_path / "dati"), "--device", "cpu", "--valid-every", "4", "--out", str(out)]
+    common = ["train", "--data", str(data), "--device", "cpu", "--valid-every", "4", "--out", str(out)]
     first = ["--config", "mini", "--vocab-size", "400", "--max-tokens", "512", "--max-steps", "4"]
     assert main([*common, *first]) == 0
     kept = {name: (out / name).read_bytes() for name in ("tokenizer.model", "options.json", "state.safetensors")}
@@ -360,27 +363,13 @@ def test_a_refused_resume_changes_nothing(tmp_path: Path, wrong: list[str], caps
     assert read_log(out)[-1]["step"] == 8
 
 
-def test_grow_starts_from_the_loss_of_the_small_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "dati").mkdir()
-    for name, seed in (("train", 0), ("valid", 1)):
-        lines = [f"prova\t{e.en}\t{e.it}" for e in generate(300, seed)]
-        (tmp_path / "dati" / f"{name}.tsv").write_text("\n".join(lines) + "\n", "utf-8")
-    common = ["train", "--data", str(tmp_path / "dati"), "--device", "cpu", "--max-tokens", "512", "--valid-every", "1"]
+def test_grow_starts_from_the_loss_of_the_small_model(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    common = ["train", "--data", str(data), "--device", "cpu", "--max-tokens", "512", "--valid-every", "1"]
     first, second = tmp_path / "primo", tmp_path / "secondo"
-    start = [
-        *common,
-        "--config",
-        "mini",
-        "--vocab-size",
-        "400",
-        "--max-steps",
-        "40",
-        "--warmup",
-        "20",
-        "--average",
-        "1",
-    ]
-    assert main([*start, "--out", str(first)]) == 0
+    start = [*common, "--config", "mini", "--vocab-size", "400", "--warmup", "20"]
+    assert main([*start, "--max-steps", "40", "--average", "1", "--out", str(first)]) == 0
     tiny = ["--max-steps", "1", "--factor", "1e-6", "--dropout", "0"]
     assert main([*common, "--init", str(first), "--grow", *tiny, "--out", str(second)]) == 0
     before, after = (min(row["valid_loss"] for row in read_log(f) if "valid_loss" in row) for f in (first, second))
