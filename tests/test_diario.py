@@ -39,7 +39,9 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]
         "--config mini --vocab-size 400 --max-tokens 256 --max-steps 12 --valid-every 4 --repeat prova=2 --average 2"
     )
     assert main(["train", "--data", str(data), "--out", str(run), "--device", "cpu", *options.split()]) == 0
-    (snapshots / "weights-0000008.safetensors").write_bytes((run / "weights-0000008.safetensors").read_bytes())
+    (snapshots / run.name).mkdir()
+    name = "weights-0000008.safetensors"
+    (snapshots / run.name / name).write_bytes((run / name).read_bytes())
     return data, run, snapshots
 
 
@@ -70,14 +72,21 @@ def test_only_new_snapshots_are_measured(
     measured = []
     monkeypatch.setattr(diario, "share", lambda *_: 0.5)
     monkeypatch.setattr(diario, "measure", lambda *_: measured.append(1) or {"bleu": {}, "accordo": {}})
-    command = ["diario.py", str(run), str(tmp_path / "diario.json"), "--data", str(data)]
-    monkeypatch.setattr(sys, "argv", [*command, "--snapshots", str(snapshots), "--command", "annotated train"])
-    for _ in range(2):
+    out, stage = tmp_path / "diario.json", ["--stage", str(run), str(data), "annotated train"]
+    for stages, snapshots_seen in (([], 1), (stage, 2)):  # la seconda volta, una tappa in più
+        command = ["diario.py", str(out), "--snapshots", str(snapshots), *stage, *stages]
+        monkeypatch.setattr(sys, "argv", command)
         diario.main()
-    assert len(measured) == 1
-    diary = json.loads((tmp_path / "diario.json").read_text("utf-8"))
-    assert [row["step"] for row in diary["istantanee"]] == [8]
-    assert [row["step"] for row in diary["diario"] if "valid_loss" in row] == [4, 8, 12]
+        assert len(measured) == snapshots_seen
+    found = json.loads(out.read_text("utf-8"))
+    first, second = found["istantanee"]
+    steps = [row["step"] for row in found["diario"] if "valid_loss" in row]
+    assert [first["step"], second["step"]] == [8, 20] and steps == [4, 8, 12, 16, 20, 24]
+    tokenizer = Tokenizer.load(run / "tokenizer.model")
+    options = json.loads((run / "options.json").read_text("utf-8"))
+    read = diario.pieces_read(run, data, options, tokenizer, max_len=64)
+    assert second["pieces"] - first["pieces"] == read[12]  # i pezzi di tutta la prima tappa
+    assert second["seconds"] > first["seconds"] and len(found["provenienza"]["tappe"]) == 2
 
 
 def test_nothing_of_the_held_out_files_is_translated_back(folders: tuple[Path, Path, Path], tmp_path: Path) -> None:

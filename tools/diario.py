@@ -1,10 +1,11 @@
 """Il diario di un addestramento lungo, per il capitolo 19: perdite, ore, pezzi letti; a ogni istantanea BLEU e accordo.
 
-    python tools/diario.py RUN book/dati/base.json --data CARTELLA --snapshots CARTELLA --command "annotated train …"
+    python tools/diario.py book/dati/base.json --snapshots CARTELLA --stage RUN DATI "annotated train …" [--stage …]
 
-Un'istantanea è una copia di `model.safetensors`, la media degli ultimi checkpoint, presa quando è quella del passo che
-il suo nome dice, `weights-PASSO.safetensors`; quelle già misurate non si rimisurano. I BLEU sono sugli insiemi di
-sviluppo, con decodifica greedy.
+Ogni tappa comincia dai pesi della precedente; passi, pezzi e ore si sommano. Un'istantanea è una copia di
+`model.safetensors`, la media degli ultimi checkpoint, presa quando è quella del passo che il suo nome dice: sta in
+`CARTELLA/NOME-DELLA-RUN/weights-PASSO.safetensors`, e quelle già misurate non si rimisurano. I BLEU sono sugli insiemi
+di sviluppo, con decodifica greedy.
 """
 
 import argparse
@@ -23,9 +24,11 @@ from annotated import Transformer, evaluate, translate
 from annotated.checkpoint import load_model
 from annotated.common import atomic_write
 from annotated.data import find_data, load_corpus, make_batches, read_pairs
+from annotated.study.coreference import agreement, read_probes
 from annotated.tokenizer import Tokenizer
 
 DEV = "dev-quotidiano", "dev-newssyscomb2009"
+SPENT = "step", "pieces", "seconds"
 MEAN = 100  # una riga del diario è la media delle perdite di tanti passi
 
 
@@ -53,44 +56,71 @@ def losses(log: list[dict[str, Any]], read: list[int]) -> list[dict[str, Any]]:
     return rows
 
 
-def measure(model: Transformer, tokenizer: Tokenizer, data: Path) -> dict[str, Any]:
+def added(row: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
+    "La riga con passi, pezzi e secondi contati dall'inizio della prima tappa."
+    return {**row, **{name: round(row[name] + before[name], 1) for name in SPENT if name in row}}
+
+
+def clues_seen(data: Path) -> set[str]:
+    "Gli indizi delle frasi generate: le parole con cui finiscono."
+    return {pair.source.rstrip(".").rsplit(maxsplit=1)[-1] for pair in read_pairs(data / "train-pronomi.tsv")}
+
+
+def by_clue(model: Transformer, tokenizer: Tokenizer, seen: list[set[str]]) -> dict[str, dict[str, Any]]:
+    "L'accordo sulle coppie, secondo la tappa in cui il loro indizio si è visto la prima volta."
+    probes = read_probes()
+    right = (agreement(model, tokenizer, probes) > 0).tolist()
+    groups: dict[str, list[bool]] = {name: [] for name in (*map(str, range(1, len(seen) + 1)), "mai")}
+    for probe, ok in zip(probes, right, strict=True):
+        groups[next((str(n) for n, clues in enumerate(seen, 1) if probe.clue in clues), "mai")].append(ok)
+    return {name: {"frasi": len(some), "giuste": sum(some)} for name, some in groups.items() if some}
+
+
+def measure(model: Transformer, tokenizer: Tokenizer, data: Path, seen: list[set[str]]) -> dict[str, Any]:
     "BLEU sugli insiemi di sviluppo e accordo di «it»."
     scores = {}
     for name in DEV:
         sources, references = zip(*read_pairs(data / f"{name}.tsv"), strict=True)
         hypotheses = translate(model, tokenizer, list(sources), beam=1, progress=True)
         scores[name] = round(evaluate(hypotheses, list(references)).bleu, 2)
-    agreement = {name: round(value, 4) for name, value in shares_right(model, tokenizer).items()}
-    return {"bleu": scores, "accordo": agreement}
+    shares = {name: round(value, 4) for name, value in shares_right(model, tokenizer).items()}
+    return {"bleu": scores, "accordo": shares, "indizi": by_clue(model, tokenizer, seen)}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", type=Path, metavar="RUN", help="la cartella dell'addestramento")
     parser.add_argument("out", type=Path, metavar="FILE.json", help="il diario da scrivere o da continuare")
-    parser.add_argument("--data", type=Path, required=True, metavar="CARTELLA")
     parser.add_argument("--snapshots", type=Path, required=True, metavar="CARTELLA")
-    parser.add_argument("--command", required=True, help="il comando dell'addestramento, da scrivere nel diario")
+    parser.add_argument("--stage", nargs=3, action="append", required=True, metavar=("RUN", "DATI", "COMANDO"))
     args = parser.parse_args()
-    model, tokenizer = load_model(args.run)
-    options = json.loads((args.run / "options.json").read_text("utf-8"))
-    log = [json.loads(line) for line in (args.run / "log.jsonl").read_text("utf-8").splitlines()]
     old = json.loads(args.out.read_text("utf-8")) if args.out.exists() else {"istantanee": []}
     measured = {row["step"]: row for row in old["istantanee"]}
-    read = pieces_read(args.run, args.data, options, tokenizer, model.config.max_len)
-    for path in sorted(args.snapshots.glob("weights-*.safetensors")):
-        if (step := int(path.stem.removeprefix("weights-"))) not in measured:
-            model.load_state_dict(safetensors.torch.load_file(path))
-            seconds = max((row["seconds"] for row in log if "seconds" in row and row["step"] <= step), default=0.0)
-            spent = {"pieces": read[step], "seconds": seconds}
-            measured[step] = {"step": step, **spent, **measure(model, tokenizer, args.data)}
-    files = [*find_data(args.data).train, *(args.data / f"{name}.tsv" for name in DEV)]
-    origin = {"comando": args.command, "commit": commit(), "processore": processor(), "torch": torch.__version__}
-    origin |= {path.name: sha256(path) for path in files}
-    origin["quota di pronomi"] = round(share(pieces(args.data, tokenizer), options["repeat"]), 3)
-    diary = {"provenienza": origin, "diario": losses(log, read), "istantanee": [measured[n] for n in sorted(measured)]}
+    seen = [clues_seen(Path(data)) for _, data, _ in args.stage]
+    stages, diary, before = list[dict[str, Any]](), list[dict[str, Any]](), dict.fromkeys(SPENT, 0)
+    for folder, data_folder, command in args.stage:
+        run, data = Path(folder), Path(data_folder)
+        model, tokenizer = load_model(run)
+        options = json.loads((run / "options.json").read_text("utf-8"))
+        log = [json.loads(line) for line in (run / "log.jsonl").read_text("utf-8").splitlines()]
+        read = pieces_read(run, data, options, tokenizer, model.config.max_len)
+        timed = [{"step": 0, "seconds": 0.0}, *(row for row in log if "seconds" in row)]
+        for path in sorted(args.snapshots.glob(f"{run.name}/weights-*.safetensors")):
+            step = int(path.stem.removeprefix("weights-"))
+            if before["step"] + step not in measured:
+                model.load_state_dict(safetensors.torch.load_file(path))
+                seconds = max(row["seconds"] for row in timed if row["step"] <= step)
+                spent = added({"step": step, "pieces": read[step], "seconds": seconds}, before)
+                measured[spent["step"]] = spent | measure(model, tokenizer, data, seen)
+        diary += [added(row, before) for row in losses(log, read)]
+        files = [*find_data(data).train, *(data / f"{name}.tsv" for name in DEV)]
+        quota = round(share(pieces(data, tokenizer), options["repeat"]), 3)
+        stages.append({"comando": command, "quota di pronomi": quota, **{path.name: sha256(path) for path in files}})
+        end = log[-1]["step"]
+        before = added({"step": end, "pieces": read[end], "seconds": timed[-1]["seconds"]}, before)
+    origin = {"tappe": stages, "commit": commit(), "processore": processor(), "torch": torch.__version__}
+    found = {"provenienza": origin, "diario": diary, "istantanee": [measured[n] for n in sorted(measured)]}
     with atomic_write(args.out) as file:
-        file.write((json.dumps(diary, ensure_ascii=False, indent=1) + "\n").encode())
+        file.write((json.dumps(found, ensure_ascii=False, indent=1) + "\n").encode())
 
 
 if __name__ == "__main__":

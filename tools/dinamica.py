@@ -54,16 +54,12 @@ _, tokenizer = load_pretrained("mini")  # lo stesso vocabolario per tutti
 probes = microlingua_probes(generate(120, seed=3, held_out=True))
 pairs, frames = twins(tokenizer, probes), [probe.frame for probe in probes]
 kind = np.array([KINDS.index(probe.nouns[probe.antecedent].category) for probe in probes])
-where = {
-    name: mask for name, mask in places(tokenizer, pairs).items() if name in ("it", "dopo «it»", "indizio")
-}
+where = {name: mask for name, mask in places(tokenizer, pairs).items() if name in ("it", "dopo «it»", "indizio")}
 
 
 def looks(model: Transformer) -> list[str]:
     "I nomi degli sguardi, nell'ordine in cui `measure` li mette."
-    shapes = {
-        name: [h for h in all_heads(model) if h.attention == name] for name in ("encoder", "decoder", "cross")
-    }
+    shapes = {name: [h for h in all_heads(model) if h.attention == name] for name in ("encoder", "decoder", "cross")}
     kinds = {start: str(start) if start in shapes else "encoder" for start in STARTS.values()}
     return [f"{head}, {label}" for label, start in STARTS.items() for head in shapes[kinds[start]]]
 
@@ -110,9 +106,7 @@ def train_all(runs: Path, narrow: int, wide: int) -> None:
     runs.mkdir(parents=True, exist_ok=True)
     sentences = generate(int(OPTIONS["coppie"]), seed=0)
     corpus = encode_pairs((Pair(e.en, e.it) for e in sentences), tokenizer, max_len=64)
-    for decoder, seed in [("stretto", s + 1) for s in range(narrow)] + [
-        ("largo", s + 1) for s in range(wide)
-    ]:
+    for decoder, seed in [("stretto", s + 1) for s in range(narrow)] + [("largo", s + 1) for s in range(wide)]:
         path = runs / f"{decoder}-{seed}.npz"
         if path.exists():
             continue
@@ -172,13 +166,9 @@ def measure_all(runs: Path, output: Path) -> None:
             row = {"decoder": decoder, "seme": int(path.stem.split("-")[1]), "secondi": int(found["secondi"])}
             row |= {"passi": found["passo"].tolist(), "teste": int(found["senza"].shape[0])}
             row["senza"] = [[float(one[kind == k].mean()) for k in range(4)] for one in found["senza"]]
-            rows.append(
-                rounded(row | {"categorie": {name: category(found, k) for k, name in enumerate(KINDS)}})
-            )
+            rows.append(rounded(row | {"categorie": {name: category(found, k) for k, name in enumerate(KINDS)}}))
     narrow = sum(row["decoder"] == "stretto" for row in rows)
-    shapes = [
-        f"{name}: {x['N_decoder']} strati, {x['h_cross']} teste incrociate" for name, x in DECODERS.items()
-    ]
+    shapes = [f"{name}: {x['N_decoder']} strati, {x['h_cross']} teste incrociate" for name, x in DECODERS.items()]
     facts = {
         "comando": f"python tools/dinamica.py addestra --semi {narrow} --larghi {len(rows) - narrow}, poi misura",
         "opzioni": ", ".join(f"{key} {value}" for key, value in {**FORM, **OPTIONS}.items()),
@@ -196,9 +186,7 @@ def measure_all(runs: Path, output: Path) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("azione", choices=["addestra", "misura"])
     parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "dinamica")
     parser.add_argument("--semi", type=int, default=20, help="addestramenti con il decoder stretto")
