@@ -502,13 +502,15 @@ def _add_attention(commands: Any) -> None:
     p.set_defaults(run=_attention)
     _add_device(p)
 
-# %% ../book/90_riga_di_comando.ipynb #0373baf4
+# %% ../book/90_riga_di_comando.ipynb #75e5a90e
 def _export(args: argparse.Namespace) -> None:
     if args.to == "marian":
         export_marian(args.model, args.out)
     elif args.to == "web":
         from annotated.web import export_web
 
+        if (args.out / "index.html").exists() and not (args.out / "modello.js").exists():
+            raise AnnotatedError(f"{args.out}: contiene già un altro sito. Scegli un'altra cartella.")
         export_web(args.model, args.out)
     elif (args.out / "config.json").exists():
         raise AnnotatedError(f"{args.out}: contiene già un modello. Scegli un'altra cartella.")

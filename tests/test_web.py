@@ -261,9 +261,14 @@ def test_writing_again_leaves_no_old_part(folders: dict[str, Path], tmp_path: Pa
     assert (tmp_path / "pesi-0.js").read_bytes() == (folders["mini"] / "pesi-0.js").read_bytes()
 
 
-def test_command(tmp_path: Path) -> None:
-    assert main(["export", "--to", "web", "--model", "mini", str(tmp_path / "sito")]) == 0
+def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["export", "--to", "web", "--model", "mini"]
+    for _ in range(2):  # la propria cartella si riscrive
+        assert main([*command, str(tmp_path / "sito")]) == 0
     assert {path.name for path in (tmp_path / "sito").iterdir()} == {"index.html", "modello.js", "pesi-0.js"}
+    (tmp_path / "index.html").write_text("il mio sito")  # quella di un altro sito no
+    assert main([*command, str(tmp_path)]) == 1 and "altro sito" in capsys.readouterr().err
+    assert {path.name for path in tmp_path.iterdir()} == {"index.html", "sito"}
 
 
 # ---------------------------------------------------------------- la pagina
