@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from provenienza import ROOT, commit, processor, sha256
+from provenienza import ROOT, commit, processor, weights_sha256
 
 from annotated.checkpoint import load_model
 from annotated.common import PAD, atomic_write
@@ -176,7 +176,7 @@ def main(models: dict[str, Path]) -> None:
         stored |= {f"{name}/{key}": value for key, value in measure(folder).items()}
         facts[name] = {
             "command": f"python tools/coppie.py {name}={folder}",
-            "weights": sha256(folder / "model.safetensors"),
+            "weights": weights_sha256(folder),
             "commit": commit(),
             "date": date.today().isoformat(),
             "machine": processor(),

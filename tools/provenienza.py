@@ -26,3 +26,8 @@ def processor() -> str:
 
 def sha256(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def weights_sha256(folder: Path) -> str:
+    "L'impronta dei pesi di un modello, che stiano in un file o in più parti."
+    return hashlib.sha256(b"".join(path.read_bytes() for path in sorted(folder.glob("model*.safetensors")))).hexdigest()

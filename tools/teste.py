@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from provenienza import commit, processor, sha256
+from provenienza import commit, processor, sha256, weights_sha256
 
 from annotated.common import atomic_write
 from annotated.data import Pair, encode_pairs, read_pairs
@@ -55,7 +55,7 @@ def provenance(name: str, device: str, seconds: float) -> dict[str, Any]:
         "command": f"python tools/teste.py --model {name}",
         "commit": commit(),
         "model": name,
-        "weights": sha256(MODELS / name / "model.safetensors"),
+        "weights": weights_sha256(MODELS / name),
         "sentences": sha256(DATA / "teste.tsv.xz"),
         "date": date.today().isoformat(),
         "machine": torch.cuda.get_device_name() if device == "cuda" else processor(),
