@@ -43,8 +43,8 @@ from .checkpoint import load_model, publish_model
 from .training import TrainingConfig, check_folder, reserved, train
 from .transformer import PRESETS, Config, Transformer
 
-# %% ../book/90_riga_di_comando.ipynb #ede08f54
-PRETRAINED = "small-en-it"  # il modello usato quando non se ne indica un altro
+# %% ../book/90_riga_di_comando.ipynb #bb6c00c9
+PRETRAINED = "base-en-it"  # il modello usato quando non se ne indica un altro
 
 
 class Recipe(NamedTuple):
