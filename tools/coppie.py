@@ -131,8 +131,8 @@ def routes(model: Transformer, tokenizer: Tokenizer, pairs: Twins, probes: Seque
             found[f"{clue}, query {layer + 1}"] = reading(query)
             said, change = shares(model, pairs, query, layer)
             for j, (name, mask) in product(range(c.h), words.items()):
-                if layer < below - 1 and name:
-                    continue  # parola per parola soltanto nell'ultimo strato
+                if name and clue == "inglese":
+                    continue  # parola per parola soltanto per la radice
                 moved = said[:, j].sum(dim=1) + (change[:, j] * mask[..., None]).sum(dim=1)
                 swap = {Head("decoder", layer, j): (ending, moved[:, None].expand(-1, written.size(1), -1))}
                 found[f"{clue}, {layer + 1}.{j + 1}{name}"] = reading(swap)
