@@ -21,6 +21,7 @@ from sphinx.config import Config
 from sphinx.transforms import SphinxTransform
 
 DIRECTIVE = re.compile(r"^#\|\s*(\w+)\s*(.*?)\s*$")
+COLUMNS = re.compile(r"\S {2,}\S|^ *\[")  # una riga di tabella, o di matrice
 BUNDLE = "vega-bundle.js"
 LOCALE = {"decimal": ",", "thousands": ".", "grouping": [3], "currency": ["€", ""]}
 
@@ -201,11 +202,25 @@ def finish_page(app: Sphinx, name: str, template: str, context: dict[str, Any], 
         context["body"] = replace(context["body"], BODY) + attribution(escape(context["pagetitle"]), url)
 
 
+class MarkColumns(SphinxTransform):
+    "Segna con `colonne` le tabelle e le matrici stampate: sul telefono scorrono, ché a capo non si leggono."
+
+    default_priority = 400
+
+    def apply(self, **_: Any) -> None:
+        for block in self.document.findall(nodes.literal_block):
+            lines = block.astext().splitlines()
+            rows = sum(bool(COLUMNS.search(line)) for line in lines)
+            if "output" in block["classes"] and len(lines) > 2 and rows > len(lines) / 2:
+                block["classes"].append("colonne")
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     plugins = load_mime_renders()  # è sempre la stessa lista: la si allunga sul posto
     if VegaLite not in plugins:
         plugins.append(VegaLite)
     app.add_transform(MarkExported)
+    app.add_transform(MarkColumns)
     app.connect("config-inited", one_search)
     app.connect("builder-inited", write_bundles)
     app.connect("builder-inited", translate_theme)
