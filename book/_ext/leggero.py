@@ -34,7 +34,7 @@ SHEET = re.compile(r'<style id="foglio">.*?</style>', re.DOTALL)
 WIDEST = 110  # i segni di una riga di codice che a 1280 pixel non scorre
 NARROW = 40  # quelli di una riga sul telefono, dove va a capo: un poco meno di quanti ce ne stanno
 PLAIN = re.compile(r'<span class="(?:n|nn|p|w)">([^<]*)</span>')  # nomi, segni, spazi: del colore del testo
-CODE = re.compile(r'<div class="highlight"><pre>(.*?)</pre>', re.DOTALL)
+CODE = re.compile(r'((?:\bcolonne [^>]*>)?)<div class="highlight"><pre>(.*?)</pre>', re.DOTALL)
 MEASURES = {  # ciò che il tema misura appena la pagina si apre, e la ferma; che cosa mettere al suo posto
     # se un riquadro di codice scorre: lo fa menu.js, quando si vede
     r"\w+\.tabIndex=\w+\.scrollWidth>\w+\.clientWidth\|\|\w+\.scrollHeight>\w+\.clientHeight\?0:-1": "0",
@@ -217,10 +217,12 @@ def one_sheet(app: Sphinx, static: Path, used: set[str], program: str) -> str:
 
 def framed(match: re.Match[str], name: str) -> str:
     "Un riquadro di codice: le righe, con cui il foglio di stile gli tiene il posto, se di lato scorre, il bottone."
-    lengths = [len(line) for line in unescape(re.sub("<[^>]*>", "", match[1])).rstrip("\n").split("\n")]
-    style = f"--righe:{len(lengths)};--strette:{sum(max(1, ceil(length / NARROW)) for length in lengths)}"
-    reached = ' tabindex="0"' if max(lengths) > WIDEST else ""
-    return f'<div class="highlight" style="{style}"><pre id="{name}"{reached}>{match[1]}</pre>{COPY.format(name)}'
+    columns, text = match.groups()
+    lengths = [len(line) for line in unescape(re.sub("<[^>]*>", "", text)).rstrip("\n").split("\n")]
+    narrow = len(lengths) if columns else sum(max(1, ceil(length / NARROW)) for length in lengths)
+    reached = ' tabindex="0"' if max(lengths) > (NARROW if columns else WIDEST) else ""
+    style = f"--righe:{len(lengths)};--strette:{narrow}"
+    return f'{columns}<div class="highlight" style="{style}"><pre id="{name}"{reached}>{text}</pre>{COPY.format(name)}'
 
 
 def light_code(page: str) -> str:
