@@ -330,7 +330,7 @@ def _measure_unseen(folder: Path, device: torch.device) -> None:
     scores = evaluate(hypotheses, [pair.target for pair in unseen])
     _say(f"coppie di nomi mai viste insieme: {number(scores.exact, '.1%')} di frasi tradotte esattamente")
 
-# %% ../book/90_riga_di_comando.ipynb #a3477b3f
+# %% ../book/90_riga_di_comando.ipynb #3b3a392f
 def _usual(name: str) -> str:
     toy, corpus = (RECIPES[kind].defaults()[name] for kind in ("microlingua", "corpus"))
     return f" (predefinito: {toy}; con --data {corpus})"
@@ -351,7 +351,7 @@ def _add_train(commands: Any) -> None:
     fewer = f"{short.max_steps} passi, warmup {short.warmup}, factor {short.factor}"
     start = f"parte dai pesi e dal vocabolario di un modello, nome o cartella (predefiniti: {fewer})"
     add("--init", type=_model_name, metavar="MODELLO", help=start)
-    wide = "raddoppia ogni misura del modello di --init, senza cambiare ciò che calcola"
+    wide = "raddoppia vettori, teste, feed-forward e blocchi del modello di --init"
     add("--grow", action="store_true", default=None, help=wide)
     add("--resume", action="store_true", help="riprende l'addestramento in --out, con le sue opzioni")
     add("--norm-first", action="store_true", default=None, help="Pre-LN invece di Post-LN")
@@ -559,7 +559,7 @@ def _add_download(commands: Any) -> None:
     add("--out", type=Path, required=True, metavar="CARTELLA", help="dove scrivere train.tsv e valid.tsv")
     p.set_defaults(run=_download)
 
-# %% ../book/90_riga_di_comando.ipynb #c1e125bd
+# %% ../book/90_riga_di_comando.ipynb #43233ff1
 _ITALIAN = {  # le frasi di argparse, che parla inglese
     "usage: ": "uso: ",
     "options": "opzioni",
@@ -568,6 +568,8 @@ _ITALIAN = {  # le frasi di argparse, che parla inglese
     "unrecognized arguments: %s": "argomenti sconosciuti: %s",
     "the following arguments are required: %s": "mancano: %s",
     "expected one argument": "manca il valore",
+    "ignored explicit argument %r": "non vuole un valore, ma ha %r",
+    "ambiguous option: %(option)s could match %(matches)s": "%(option)s è ambiguo: può essere %(matches)s",
     "invalid %(type)s value: %(value)r": "valore non valido: %(value)r",
     "argument %(argument_name)s: %(message)s": "%(argument_name)s: %(message)s",
     "invalid choice: %(value)r (choose from %(choices)s)": "%(value)r non esiste (scegli fra %(choices)s)",

@@ -6,10 +6,11 @@
 __all__ = ['LOG_EVERY', 'batch_stream', 'validation_loss', 'mean_weights', 'averaged_model', 'TrainingConfig', 'Progress', 'Run',
            'check_folder', 'reserved', 'on_device', 'train']
 
-# %% ../book/15_addestramento.ipynb #eeeeefd3
+# %% ../book/15_addestramento.ipynb #b93c9c97
 import copy
 import json
 import math
+import os
 import signal
 import sys
 import threading
@@ -442,7 +443,7 @@ def _steps(run: Run, training: Corpus, validation: Corpus) -> None:
                 _save_progress(run)
                 raise KeyboardInterrupt(f"stato salvato al passo {progress.step}: riprendi con --resume")
 
-# %% ../book/15_addestramento.ipynb #2fb2dec6
+# %% ../book/15_addestramento.ipynb #17971234
 def train(
     model: Transformer,
     tokenizer: Tokenizer,
@@ -459,6 +460,7 @@ def train(
     più un numero: lo stato salvato resta l'ultimo buono. A SIGTERM o SIGINT salva e solleva
     `KeyboardInterrupt`. Con `torchrun` la eseguono tutti i processi.
     """
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")  # su CPU: quante forme di lotto ricorda
     device = next(model.parameters()).device
     stream = {"seed": config.seed, "max_tokens": config.max_tokens, "tokens": len(training.tokens)}
     optimizer, scaler = make_optimizer(model), new_scaler(device, config.precision)

@@ -224,6 +224,8 @@ BAD_OPTIONS = [
     ("ipotesi", ["translate", "--beam", "0", "Hi."], "serve un intero positivo, non «0»"),
     ("numero", ["train", "--max-steps", "-3"], "serve un intero positivo, non «-3»"),
     ("opzione", ["train", "--modello", "x"], "argomenti sconosciuti: --modello x"),
+    ("opzione ambigua", ["train", "--m", "3"], "--m è ambiguo: può essere --max-steps, --max-tokens, --minutes"),
+    ("valore di troppo", ["train", "--resume=1"], "--resume: non vuole un valore, ma ha '1'"),
     ("comando", ["traduci"], "'traduci' non esiste"),
     ("dispositivo", ["train", "--device", "cuda:99"], "--device cuda:99: non disponibile"),
     ("modello", ["translate", "--model", "che-non-c-e", "Hi."], "modello «che-non-c-e»: non è una cartella"),
