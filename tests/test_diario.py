@@ -88,6 +88,17 @@ def test_only_new_snapshots_are_measured(
     assert second["pieces"] - first["pieces"] == read[12]  # i pezzi di tutta la prima tappa
     assert second["seconds"] > first["seconds"] and len(found["provenienza"]["tappe"]) == 2
 
+    # una tappa nuova, senza più le cartelle delle prime: ciò che se ne sapeva resta
+    new = ["--stage", str(run), str(data), "annotated train --init PRECEDENTE"]
+    for _ in range(2):  # la seconda volta rifà soltanto lei
+        monkeypatch.setattr(sys, "argv", ["diario.py", str(out), "--snapshots", str(snapshots), *new])
+        diario.main()
+    longer = json.loads(out.read_text("utf-8"))
+    assert longer["provenienza"]["tappe"][:2] == found["provenienza"]["tappe"] and len(measured) == 3
+    assert longer["diario"][: len(found["diario"])] == found["diario"] and longer["istantanee"][:2] == [first, second]
+    assert longer["istantanee"][2]["step"] == 32 and longer["diario"][-1]["step"] == 36
+    assert longer["istantanee"][2]["pieces"] - second["pieces"] == read[12]
+
 
 def test_nothing_of_the_held_out_files_is_translated_back(folders: tuple[Path, Path, Path], tmp_path: Path) -> None:
     data, _, _ = folders

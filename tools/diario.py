@@ -2,7 +2,8 @@
 
     python tools/diario.py book/dati/base.json --snapshots CARTELLA --stage RUN DATI "annotated train …" [--stage …]
 
-Ogni tappa comincia dai pesi della precedente; passi, pezzi e ore si sommano. Un'istantanea è una copia di
+Ogni tappa comincia dai pesi della precedente; passi, pezzi e ore si sommano. Le tappe già nel diario restano com'erano,
+se il loro comando non si ripete: le loro cartelle possono non esserci più. Un'istantanea è una copia di
 `model.safetensors`, la media degli ultimi checkpoint, presa quando è quella del passo che il suo nome dice: sta in
 `CARTELLA/NOME-DELLA-RUN/weights-PASSO.safetensors`, e quelle già misurate non si rimisurano. I BLEU sono sugli insiemi
 di sviluppo, con decodifica greedy.
@@ -61,12 +62,13 @@ def added(row: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
     return {**row, **{name: round(row[name] + before[name], 1) for name in SPENT if name in row}}
 
 
-def clues_seen(data: Path) -> set[str]:
-    "Gli indizi delle frasi generate: le parole con cui finiscono."
-    return {pair.source.rstrip(".").rsplit(maxsplit=1)[-1] for pair in read_pairs(data / "train-pronomi.tsv")}
+def clues_seen(data: Path) -> list[str]:
+    "Gli indizi delle coppie che finiscono anche qualche frase generata."
+    last = {pair.source.rstrip(".").rsplit(maxsplit=1)[-1] for pair in read_pairs(data / "train-pronomi.tsv")}
+    return sorted(last & {probe.clue for probe in read_probes()})
 
 
-def by_clue(model: Transformer, tokenizer: Tokenizer, seen: list[set[str]]) -> dict[str, dict[str, Any]]:
+def by_clue(model: Transformer, tokenizer: Tokenizer, seen: list[list[str]]) -> dict[str, dict[str, Any]]:
     "L'accordo sulle coppie, secondo la tappa in cui il loro indizio si è visto la prima volta."
     probes = read_probes()
     right = (agreement(model, tokenizer, probes) > 0).tolist()
@@ -76,7 +78,7 @@ def by_clue(model: Transformer, tokenizer: Tokenizer, seen: list[set[str]]) -> d
     return {name: {"frasi": len(some), "giuste": sum(some)} for name, some in groups.items() if some}
 
 
-def measure(model: Transformer, tokenizer: Tokenizer, data: Path, seen: list[set[str]]) -> dict[str, Any]:
+def measure(model: Transformer, tokenizer: Tokenizer, data: Path, seen: list[list[str]]) -> dict[str, Any]:
     "BLEU sugli insiemi di sviluppo e accordo di «it»."
     scores = {}
     for name in DEV:
@@ -87,16 +89,25 @@ def measure(model: Transformer, tokenizer: Tokenizer, data: Path, seen: list[set
     return {"bleu": scores, "accordo": shares, "indizi": by_clue(model, tokenizer, seen)}
 
 
+def kept(stages: list[dict[str, Any]], command: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    "Le tappe che precedono quella di `command`, o tutte se non c'è, e a che passo finiscono."
+    commands = [stage["comando"] for stage in stages]
+    past = stages[: commands.index(command)] if command in commands else stages
+    return past, past[-1]["fine"] if past else dict.fromkeys(SPENT, 0)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path, metavar="FILE.json", help="il diario da scrivere o da continuare")
     parser.add_argument("--snapshots", type=Path, required=True, metavar="CARTELLA")
     parser.add_argument("--stage", nargs=3, action="append", required=True, metavar=("RUN", "DATI", "COMANDO"))
     args = parser.parse_args()
-    old = json.loads(args.out.read_text("utf-8")) if args.out.exists() else {"istantanee": []}
+    old = {"provenienza": {"tappe": []}, "diario": [], "istantanee": []}
+    if args.out.exists():
+        old = json.loads(args.out.read_text("utf-8"))
     measured = {row["step"]: row for row in old["istantanee"]}
-    seen = [clues_seen(Path(data)) for _, data, _ in args.stage]
-    stages, diary, before = list[dict[str, Any]](), list[dict[str, Any]](), dict.fromkeys(SPENT, 0)
+    stages, before = kept(old["provenienza"]["tappe"], args.stage[0][2])
+    diary = [row for row in old["diario"] if row["step"] <= before["step"]]
     for folder, data_folder, command in args.stage:
         run, data = Path(folder), Path(data_folder)
         model, tokenizer = load_model(run)
@@ -110,14 +121,16 @@ def main() -> None:
                 model.load_state_dict(safetensors.torch.load_file(path))
                 seconds = max(row["seconds"] for row in timed if row["step"] <= step)
                 spent = added({"step": step, "pieces": read[step], "seconds": seconds}, before)
+                seen = [stage["indizi"] for stage in stages] + [clues_seen(data)]
                 measured[spent["step"]] = spent | measure(model, tokenizer, data, seen)
         diary += [added(row, before) for row in losses(log, read)]
         files = [*find_data(data).train, *(data / f"{name}.tsv" for name in DEV)]
         quota = round(share(pieces(data, tokenizer), options["repeat"]), 3)
-        stages.append({"comando": command, "quota di pronomi": quota, **{path.name: sha256(path) for path in files}})
         end = log[-1]["step"]
         before = added({"step": end, "pieces": read[end], "seconds": timed[-1]["seconds"]}, before)
-    origin = {"tappe": stages, "commit": commit(), "processore": processor(), "torch": torch.__version__}
+        stage = {"comando": command, "processore": processor(), "quota di pronomi": quota, "fine": before}
+        stages.append(stage | {"indizi": clues_seen(data)} | {path.name: sha256(path) for path in files})
+    origin = {"tappe": stages, "commit": commit(), "torch": torch.__version__}
     found = {"provenienza": origin, "diario": diary, "istantanee": [measured[n] for n in sorted(measured)]}
     with atomic_write(args.out) as file:
         file.write((json.dumps(found, ensure_ascii=False, indent=1) + "\n").encode())
