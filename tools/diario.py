@@ -114,6 +114,7 @@ def main() -> None:
         options = json.loads((run / "options.json").read_text("utf-8"))
         log = [json.loads(line) for line in (run / "log.jsonl").read_text("utf-8").splitlines()]
         read = pieces_read(run, data, options, tokenizer, model.config.max_len)
+        clues = clues_seen(data)
         timed = [{"step": 0, "seconds": 0.0}, *(row for row in log if "seconds" in row)]
         for path in sorted(args.snapshots.glob(f"{run.name}/weights-*.safetensors")):
             step = int(path.stem.removeprefix("weights-"))
@@ -121,7 +122,7 @@ def main() -> None:
                 model.load_state_dict(safetensors.torch.load_file(path))
                 seconds = max(row["seconds"] for row in timed if row["step"] <= step)
                 spent = added({"step": step, "pieces": read[step], "seconds": seconds}, before)
-                seen = [stage["indizi"] for stage in stages] + [clues_seen(data)]
+                seen = [*(stage["indizi"] for stage in stages), clues]
                 measured[spent["step"]] = spent | measure(model, tokenizer, data, seen)
         diary += [added(row, before) for row in losses(log, read)]
         files = [*find_data(data).train, *(data / f"{name}.tsv" for name in DEV)]
@@ -129,7 +130,7 @@ def main() -> None:
         end = log[-1]["step"]
         before = added({"step": end, "pieces": read[end], "seconds": timed[-1]["seconds"]}, before)
         stage = {"comando": command, "processore": processor(), "quota di pronomi": quota, "fine": before}
-        stages.append(stage | {"indizi": clues_seen(data)} | {path.name: sha256(path) for path in files})
+        stages.append(stage | {"indizi": clues} | {path.name: sha256(path) for path in files})
     origin = {"tappe": stages, "commit": commit(), "torch": torch.__version__}
     found = {"provenienza": origin, "diario": diary, "istantanee": [measured[n] for n in sorted(measured)]}
     with atomic_write(args.out) as file:
