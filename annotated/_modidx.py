@@ -40,6 +40,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                'annotated.cli._download': ('riga_di_comando.html#_download', 'annotated/cli.py'),
                                'annotated.cli._evaluate': ('riga_di_comando.html#_evaluate', 'annotated/cli.py'),
                                'annotated.cli._export': ('riga_di_comando.html#_export', 'annotated/cli.py'),
+                               'annotated.cli._fast_bf16': ('riga_di_comando.html#_fast_bf16', 'annotated/cli.py'),
                                'annotated.cli._like': ('riga_di_comando.html#_like', 'annotated/cli.py'),
                                'annotated.cli._measure_unseen': ('riga_di_comando.html#_measure_unseen', 'annotated/cli.py'),
                                'annotated.cli._microlingua_pairs': ('riga_di_comando.html#_microlingua_pairs', 'annotated/cli.py'),

@@ -118,13 +118,20 @@ def _share(text: str) -> float:
             return float(text)
     raise argparse.ArgumentTypeError(f"serve un numero da 0 a 1, 1 escluso, non «{text}»")
 
-# %% ../book/90_riga_di_comando.ipynb #187b5428
+# %% ../book/90_riga_di_comando.ipynb #96223715
+def _fast_bf16() -> bool:
+    "Se PyTorch, su questo processore, ha prodotti di matrici apposta per bfloat16."
+    return torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+
+
 def _precision(asked: str | None, device: torch.device) -> str:
     "Quella chiesta, se il dispositivo la conosce; altrimenti fp32 su CPU; su GPU bf16, o fp16 dove non c'è."
     if asked == "int8" and device.type != "cpu":
         raise AnnotatedError("--precision int8: solo su CPU. Aggiungi --device cpu, o usa bf16.")
     if asked == "fp16" and device.type == "cpu":
         raise AnnotatedError("--precision fp16: solo su GPU. Su un processore usa bf16, o fp32.")
+    if asked == "bf16" and device.type == "cpu" and not _fast_bf16():
+        _say("--precision bf16: questo processore lo imita, e va molto più piano. Usa --precision fp32.")
     if asked or device.type != "cuda":
         return asked or "fp32"
     return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp16"

@@ -189,6 +189,17 @@ def test_the_precision_is_what_the_card_has(
     assert cli._precision(asked, torch.device(device)) == expected
 
 
+@pytest.mark.parametrize("fast", [True, False])
+def test_whoever_asks_for_imitated_bfloat16_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], fast: bool
+) -> None:
+    monkeypatch.setattr(cli, "_fast_bf16", lambda: fast)
+    for asked in (None, "fp32", "bf16", "int8"):
+        cli._precision(asked, CPU)
+    said = capsys.readouterr().err
+    assert said.count("\n") == (not fast) and ("--precision fp32" in said) == (not fast)
+
+
 @pytest.mark.parametrize(("asked", "device"), [("fp16", "cpu"), ("int8", "cuda")])
 def test_an_impossible_precision_is_refused(asked: str, device: str) -> None:
     with pytest.raises(AnnotatedError, match="--precision"):
