@@ -20,7 +20,7 @@ from torch import Tensor  # noqa: E402
 
 from annotated import Config, Transformer, load_pretrained  # noqa: E402
 from annotated.checkpoint import save_model  # noqa: E402
-from annotated.common import BOS, EOS, PAD, AnnotatedError  # noqa: E402
+from annotated.common import BOS, EOS, PAD, UNK, AnnotatedError  # noqa: E402
 from annotated.data import pad  # noqa: E402
 from annotated.decoding import beam_search, translate  # noqa: E402
 from annotated.marian import export_marian, reorder, start_from_zero  # noqa: E402
@@ -153,12 +153,14 @@ def ct2_ids(exported: Exported, texts: list[str], beam: int) -> list[list[int]]:
 
 @pytest.mark.parametrize("beam", [1, 4])
 def test_three_programs_translate_alike(mini: Exported, beam: int) -> None:
-    "Greedy e beam 4 senza normalizzazione della lunghezza: le stesse sessanta traduzioni."
-    src = tokens(mini.tokenizer, SENTENCES)
+    "Greedy e beam 4 senza normalizzazione della lunghezza: le stesse traduzioni, anche di lettere mai viste."
+    odd = [f"Öč, {text}" for text in SENTENCES[:6]]
+    src = tokens(mini.tokenizer, SENTENCES + odd)
+    assert (src == UNK).any(dim=1).sum() == len(odd)
     ours = [hypotheses[0].ids for hypotheses in beam_search(mini.model, src, beam, alpha=0.0)]
-    assert mini.tokenizer.decode(ours) == [e.it for e in EXAMPLES]
-    assert marian_ids(mini, SENTENCES, beam) == ours
-    assert ct2_ids(mini, SENTENCES, beam) == ours
+    assert mini.tokenizer.decode(ours[: len(SENTENCES)]) == [e.it for e in EXAMPLES]
+    assert marian_ids(mini, SENTENCES + odd, beam) == ours
+    assert ct2_ids(mini, SENTENCES + odd, beam) == ours
 
 
 def test_random_model_decodes_alike(random_model: Exported) -> None:
