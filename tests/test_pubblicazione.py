@@ -1,5 +1,6 @@
 """Ciò che serve a pubblicare: indirizzi scritti in un posto solo, file per chi cita e contribuisce, il sito servito."""
 
+import json
 import os
 import re
 import shutil
@@ -20,7 +21,12 @@ import pytest
 import yaml
 from playwright.sync_api import Browser, Response
 
+from annotated.pretrained import MODELS, load_pretrained
+
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tools"))
+import pubblica  # noqa: E402
+
 HTML = ROOT / "book" / "_build" / "html"
 CONFIG = yaml.safe_load((ROOT / "book" / "_config.yml").read_text("utf-8"))
 SOURCE, SITE = CONFIG["repository"]["url"], CONFIG["html"]["baseurl"]
@@ -221,3 +227,11 @@ def test_the_wheel_carries_weights_and_lexicons(tmp_path: Path) -> None:
     assert {f"annotated/models/{path.relative_to(ROOT / 'models').as_posix()}" for path in files} <= inside
     read = [path for path in (ROOT / "annotated").rglob("*") if path.is_file() and "__pycache__" not in path.parts]
     assert {path.relative_to(ROOT).as_posix() for path in read} <= inside
+
+
+@pytest.mark.parametrize("name", [path.parent.name for path in sorted(MODELS.glob("*/metrics.json"))])
+def test_a_card_is_what_its_measures_say(name: str) -> None:
+    "Nessuna riga di una scheda è scritta a mano: chi ripubblica non perde nulla."
+    metrics = json.loads((MODELS / name / "metrics.json").read_text("utf-8"))
+    written = (MODELS / name / "README.md").read_text("utf-8")
+    assert pubblica.card(name, metrics, load_pretrained(name)[0]) == written

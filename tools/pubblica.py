@@ -92,6 +92,7 @@ def card(name: str, metrics: dict[str, Any], model: Transformer) -> str:
         name=name,
         table="\n".join(f"| {key} | {value} |" for key, value in rows.items()),
         scores="\n".join(scores),
+        note=f"{metrics['note']}\n" if metrics.get("note") else "",
         signatures=f"`{metrics['scores'][0]['bleu_signature']}`, `{metrics['scores'][0]['chrf_signature']}`",
         hashes="\n".join(f"- `{file}`: {digest}" for file, digest in metrics["data"].items()),
         examples="\n".join(f"- {english}\n  → {italian}" for english, italian in metrics["examples"]),
@@ -110,6 +111,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--before", type=Path, nargs="*", default=[], help="i log.jsonl delle tappe precedenti, in ordine"
     )
+    parser.add_argument("--note", help="una riga da aggiungere alla scheda: per esempio quante frasi generate ha letto")
     parser.add_argument("--minutes", type=int, help="predefinito: dal diario")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
@@ -148,6 +150,7 @@ def measures(
     "Ciò che si sa dell'addestramento, e i punteggi di `model` su ogni insieme che c'è."
     return {
         "commands": args.command,
+        "note": args.note,
         "hardware": args.hardware or this_machine(args.device),
         "date": str(date.today()),
         "commit": commit(),
