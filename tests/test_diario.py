@@ -9,6 +9,8 @@ import pytest
 from annotated.cli import main
 from annotated.corpora import normalize
 from annotated.data import Pair, find_data, load_corpus, read_pairs
+from annotated.pretrained import MODELS
+from annotated.study.coreference import read_probes
 from annotated.study.microlingua import generate
 from annotated.tokenizer import Tokenizer
 from annotated.training import batch_stream
@@ -16,6 +18,8 @@ from annotated.training import batch_stream
 TOOLS = Path(__file__).resolve().parent.parent / "tools"
 sys.path.insert(0, str(TOOLS))
 import diario  # noqa: E402
+import indizi  # noqa: E402
+import provenienza  # noqa: E402
 import retrotraduci  # noqa: E402
 
 
@@ -108,3 +112,16 @@ def test_nothing_of_the_held_out_files_is_translated_back(folders: tuple[Path, P
     found = retrotraduci.unpaired(tmp_path / "frasi.txt", data)
     assert [normalize(sentence) for sentence in found] == ["una frase nuova", "un altra con una tabulazione"]
     assert not any("\t" in sentence for sentence in found)
+
+
+def test_clues_are_counted_as_whole_words(tmp_path: Path) -> None:
+    path = tmp_path / "train.tsv"
+    write(path, [Pair("Hot tea, a hot dog.", "Tè."), Pair("A hotel is off.", "Un albergo."), Pair("Worn out!", "Liso.")])
+    assert indizi.occurrences({"hot", "off", "worn out", "of"}, path) == {"hot": 2, "off": 1, "worn out": 1}
+
+
+def test_clues_are_of_the_published_weights() -> None:
+    "Ripubblicare Base senza rifare `tools/indizi.py` lascerebbe nel libro margini di un altro modello."
+    found = json.loads(indizi.OUT.read_text("utf-8"))
+    assert found["provenienza"]["pesi"] == provenienza.weights_sha256(MODELS / "base-en-it")
+    assert len(found["margini"]) == len(read_probes())

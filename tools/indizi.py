@@ -1,0 +1,59 @@
+"""Quante volte il corpus vero ha letto gli indizi delle coppie di «it», e come vi accorda un modello (capitolo 19).
+
+    python tools/indizi.py MODELLO --data CARTELLA
+
+Scrive `book/dati/indizi.json`: di ogni indizio le volte in cui compare nell'inglese di `train.tsv`, di ogni coppia del
+libro il margine con cui MODELLO (nome o cartella) preferisce la traduzione giusta.
+"""
+
+import argparse
+import json
+import re
+from collections import Counter
+from datetime import date
+from pathlib import Path
+
+import torch
+from provenienza import ROOT, commit, processor, sha256, weights_sha256
+
+from annotated import load_pretrained
+from annotated.common import atomic_write
+from annotated.data import read_pairs
+from annotated.pretrained import MODELS
+from annotated.study.coreference import agreement, read_probes
+
+OUT = ROOT / "book" / "dati" / "indizi.json"
+
+
+def occurrences(words: set[str], path: Path) -> Counter[str]:
+    "Quante volte ogni parola di `words` compare, intera, nelle frasi di partenza di `path`."
+    found = re.compile(rf"\b({'|'.join(map(re.escape, sorted(words)))})\b")
+    return Counter(word for pair in read_pairs(path) for word in found.findall(pair.source.lower()))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", metavar="MODELLO")
+    parser.add_argument("--data", type=Path, required=True)
+    args = parser.parse_args()
+    probes, corpus = read_probes(), args.data / "train.tsv"
+    model, tokenizer = load_pretrained(args.model)
+    folder = MODELS / args.model if (MODELS / args.model).is_dir() else Path(args.model)
+    origin = {
+        "comando": f"python tools/indizi.py {folder.name} --data CARTELLA",
+        "commit": commit(),
+        "data": str(date.today()),
+        "processore": processor(),
+        "torch": torch.__version__,
+        "pesi": weights_sha256(folder),
+        "train.tsv": sha256(corpus),
+    }
+    counts = occurrences({probe.clue for probe in probes}, corpus)
+    margins = [round(x, 3) for x in agreement(model, tokenizer, probes).tolist()]
+    found = {"provenienza": origin, "indizi": dict(sorted(counts.items())), "margini": margins}
+    with atomic_write(OUT) as file:
+        file.write((json.dumps(found, ensure_ascii=False, indent=1) + "\n").encode())
+
+
+if __name__ == "__main__":
+    main()
