@@ -116,7 +116,7 @@ def test_nothing_of_the_held_out_files_is_translated_back(folders: tuple[Path, P
 
 def test_clues_are_counted_as_whole_words(tmp_path: Path) -> None:
     path = tmp_path / "train.tsv"
-    write(path, [Pair("Hot tea, a hot dog.", "Tè."), Pair("A hotel is off.", "Un albergo."), Pair("Worn out!", "Liso.")])
+    write(path, [Pair("Hot tea, a hot dog.", "Tè."), Pair("A hotel is off.", "Un albergo."), Pair("Worn out!", "Liso")])
     assert indizi.occurrences({"hot", "off", "worn out", "of"}, path) == {"hot": 2, "off": 1, "worn out": 1}
 
 
