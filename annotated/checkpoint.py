@@ -5,10 +5,11 @@
 # %% auto #0
 __all__ = ['save_tensors', 'save_model', 'load_tensors', 'restore', 'load_model', 'publish_model', 'save_state', 'load_state']
 
-# %% ../book/81_salvare.ipynb #511207b0
+# %% ../book/81_salvare.ipynb #ecc26626
 import hashlib
 import json
 import math
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -146,7 +147,7 @@ def load_model(
     restore(model, weights, folder)
     return model.to(device).eval(), tokenizer
 
-# %% ../book/81_salvare.ipynb #3ffcc58e
+# %% ../book/81_salvare.ipynb #166ac0b8
 def publish_model(
     folder: str | Path,
     model: Transformer,
@@ -172,7 +173,7 @@ def publish_model(
     for name, tensors in zip(names, parts, strict=True):
         save_tensors(folder / name, tensors, metadata)
     for old in folder.glob("model*.safetensors"):
-        if old.name not in names:
+        if old.name not in names and re.fullmatch(r"model(-\d+-of-\d+)?\.safetensors", old.name):
             old.unlink()
 
 # %% ../book/81_salvare.ipynb #76731bef

@@ -86,7 +86,7 @@ def _device(name: str) -> torch.device:
         torch.set_float32_matmul_precision("high")
     return x.device
 
-# %% ../book/90_riga_di_comando.ipynb #3575fd16
+# %% ../book/90_riga_di_comando.ipynb #143c7a73
 def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) == 0:
         raise argparse.ArgumentTypeError(f"serve un intero positivo, non «{text}»")
@@ -103,9 +103,9 @@ def _rate(text: str) -> float:
 def _repetition(text: str) -> tuple[str, float]:
     name, _, times = text.partition("=")
     with suppress(ValueError):
-        if name and 0 <= float(times) < math.inf:
+        if name and 0 <= float(times) <= 1000:
             return name, float(times)
-    raise argparse.ArgumentTypeError(f"serve FONTE=N, per esempio tatoeba=8, non «{text}»")
+    raise argparse.ArgumentTypeError(f"serve FONTE=N, con N fino a 1000: per esempio tatoeba=8, non «{text}»")
 
 
 def _model_name(text: str) -> str:
@@ -136,7 +136,7 @@ def _precision(asked: str | None, device: torch.device) -> str:
         return asked or "fp32"
     return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp16"
 
-# %% ../book/90_riga_di_comando.ipynb #7ff051ab
+# %% ../book/90_riga_di_comando.ipynb #0e573bb5
 def _microlingua_pairs(n: int, seed: int = 0, held_out: bool = False) -> list[Pair]:
     return [Pair(example.en, example.it) for example in generate(n, seed, held_out)]
 
@@ -153,7 +153,7 @@ def _corpus_vocabulary(
 ) -> Tokenizer:
     "Come `_vocabulary`, ma ciò che ha imparato da questi file lo tiene da parte per la prossima volta."
     path = folder / "data" / f"{digest(files, args.vocab_size, args.seed, sorted(repeat.items()))}.model"
-    if path.exists():
+    with suppress(AnnotatedError):  # se manca o è rovinato, si rifà
         return Tokenizer.load(path)
     check_sources(files, repeat)
     sentences = (sentence for file in files for pair in read_pairs(file, repeat) for sentence in pair)
@@ -242,15 +242,16 @@ def _saved_options(path: Path) -> dict[str, Any]:
         raise AnnotatedError(f"{path}: non è un file di opzioni. Cancellalo e ridai le opzioni a --resume.")
     return saved
 
-# %% ../book/90_riga_di_comando.ipynb #35619bae
+# %% ../book/90_riga_di_comando.ipynb #14ebe0ae
 def _completed(args: argparse.Namespace, folder: Path) -> argparse.Namespace:
     "Le opzioni date; poi, per chi riprende, quelle con cui si era cominciato; poi le predefinite."
     given = _chosen(args)
     saved = _saved_options(folder / "options.json") if args.resume else {}
-    changed = sorted(name for name in saved.keys() & given.keys() if saved[name] != given[name])
+    known_at_start = saved.keys() | ({"init", "norm_first", "grow"} if saved else set())
+    changed = sorted(name for name in known_at_start & given.keys() if saved.get(name) != given[name])
     if changed:
-        told = ", ".join(f"{name} = {given[name]}, era {saved[name]}" for name in changed)
-        if not {"config", "vocab_size", "norm_first", "grow"}.isdisjoint(changed):
+        told = ", ".join(f"{name} = {given[name]}, era {saved.get(name, 'senza')}" for name in changed)
+        if not {"config", "vocab_size", "init", "norm_first", "grow"}.isdisjoint(changed):
             raise AnnotatedError(f"{folder}: {told}. Il modello non si cambia: togli l'opzione.")
         _say(f"{folder}: riprendo con altre opzioni: {told}")
     chosen = saved | given
@@ -291,13 +292,20 @@ def _training_config(args: argparse.Namespace, device: torch.device) -> Training
     options |= {"precision": _precision(args.precision, device), "compiled": bool(args.compiled)}
     return TrainingConfig(**options)
 
-# %% ../book/90_riga_di_comando.ipynb #11eb1060
+# %% ../book/90_riga_di_comando.ipynb #e1d787fd
 def _train(args: argparse.Namespace) -> None:
-    folder, device = args.out or Path("runs") / (args.config or "mini"), _device(args.device)
+    shape = args.config or Path(args.init or "mini").name
+    folder, device = args.out or Path("runs") / shape, _device(args.device)
     args = _completed(args, folder)
     config = _training_config(args, device)
     if args.tensorboard and find_spec("tensorboard") is None:
         raise AnnotatedError("--tensorboard: manca il pacchetto. Installalo con «pip install tensorboard».")
+    if not args.init:
+        Config.preset(args.config, vocab_size=1)  # ciò che è sbagliato si rifiuta prima di creare la cartella
+    if args.data:
+        find_data(args.data)
+    if len(dict(args.repeat)) < len(args.repeat):
+        raise AnnotatedError("--repeat: una fonte è detta due volte. Lascia quella giusta.")
     check_folder(folder, args.resume)
     if args.resume and not (folder / "state.safetensors").exists():
         _say(f"{folder}: non c'è nulla da riprendere, comincio da capo")
@@ -337,7 +345,7 @@ def _measure_unseen(folder: Path, device: torch.device) -> None:
     scores = evaluate(hypotheses, [pair.target for pair in unseen])
     _say(f"coppie di nomi mai viste insieme: {number(scores.exact, '.1%')} di frasi tradotte esattamente")
 
-# %% ../book/90_riga_di_comando.ipynb #3b3a392f
+# %% ../book/90_riga_di_comando.ipynb #3b309e53
 def _usual(name: str) -> str:
     toy, corpus = (RECIPES[kind].defaults()[name] for kind in ("microlingua", "corpus"))
     return f" (predefinito: {toy}; con --data {corpus})"
@@ -353,7 +361,8 @@ def _add_train(commands: Any) -> None:
     add = p.add_argument
     add("--data", type=Path, metavar="CARTELLA", help="train*.tsv e valid.tsv; senza, la microlingua")
     add("--config", metavar="NOME", help=f"{', '.join(PRESETS)} (predefinito: mini)")
-    add("--out", type=Path, metavar="CARTELLA", help="dove scrivere (predefinita: runs/FORMA)")
+    where = "dove scrivere (predefinita: runs/FORMA; con --init, runs/MODELLO)"
+    add("--out", type=Path, metavar="CARTELLA", help=where)
     short = RECIPES["init"].training
     fewer = f"{short.max_steps} passi, warmup {short.warmup}, factor {short.factor}"
     start = f"parte dai pesi e dal vocabolario di un modello, nome o cartella (predefiniti: {fewer})"
@@ -402,7 +411,7 @@ def _chunks(lines: Iterator[str], size: int = 1000) -> Iterator[tuple[int, list[
         yield first, chunk
         first += len(chunk)
 
-# %% ../book/90_riga_di_comando.ipynb #0ed49f33
+# %% ../book/90_riga_di_comando.ipynb #dc1a18a6
 def _sentences(args: argparse.Namespace) -> tuple[str, Iterator[str]]:
     "Da dove vengono le frasi da tradurre, e le frasi."
     if args.text is not None:
@@ -412,6 +421,12 @@ def _sentences(args: argparse.Namespace) -> tuple[str, Iterator[str]]:
     if sys.stdin is None:
         raise AnnotatedError("lo standard input è chiuso. Dai una frase, o un file con --input.")
     return "standard input", decode_lines(sys.stdin.buffer, "standard input")
+
+
+def _print(text: str) -> None:
+    if sys.stdout is None:
+        raise AnnotatedError("lo standard output è chiuso. Riaprilo, o scrivi in un file con --output.")
+    print(text, flush=True)
 
 
 def _translate(args: argparse.Namespace) -> None:
@@ -437,7 +452,7 @@ def _translate(args: argparse.Namespace) -> None:
             file.writelines(f"{text}\n".encode() for text in translations())
     else:
         for text in translations():
-            print(text, flush=True)
+            _print(text)
 
 # %% ../book/90_riga_di_comando.ipynb #df34cf30
 def _add_decoding(p: argparse.ArgumentParser) -> None:
@@ -461,7 +476,7 @@ def _add_translate(commands: Any) -> None:
     p.set_defaults(run=_translate)
     _add_decoding(p)
 
-# %% ../book/90_riga_di_comando.ipynb #b2f92cb4
+# %% ../book/90_riga_di_comando.ipynb #408ddfe9
 def _evaluate(args: argparse.Namespace) -> None:
     pairs = list(read_pairs(args.pairs))
     model, tokenizer = _model(args)
@@ -470,8 +485,8 @@ def _evaluate(args: argparse.Namespace) -> None:
         model, tokenizer, sources, args.beam, args.alpha, args.max_tokens,
         progress=True, origin=str(args.pairs),
     )  # fmt: skip
-    print(one_line(f"{args.pairs}: {len(pairs)} frasi, beam {args.beam}, alfa {args.alpha}"))
-    print(evaluate(hypotheses, [pair.target for pair in pairs]))
+    _print(one_line(f"{args.pairs}: {len(pairs)} frasi, beam {args.beam}, alfa {args.alpha}"))
+    _print(str(evaluate(hypotheses, [pair.target for pair in pairs])))
 
 # %% ../book/90_riga_di_comando.ipynb #4ed7e86e
 def _add_evaluate(commands: Any) -> None:
@@ -509,20 +524,19 @@ def _add_attention(commands: Any) -> None:
     p.set_defaults(run=_attention)
     _add_device(p)
 
-# %% ../book/90_riga_di_comando.ipynb #75e5a90e
+# %% ../book/90_riga_di_comando.ipynb #203e07fa
 def _export(args: argparse.Namespace) -> None:
+    renewed = args.to == "web" and (args.out / "modello.js").exists()
+    if args.out.is_dir() and any(args.out.iterdir()) and not renewed:
+        raise AnnotatedError(f"{args.out}: non è una cartella vuota. Scegli un altro nome o svuotala.")
     if args.to == "marian":
         export_marian(args.model, args.out)
-    elif args.to == "web":
+    elif args.to == "annotated":
+        publish_model(args.out, *load_pretrained(args.model))
+    else:
         from annotated.web import export_web
 
-        if (args.out / "index.html").exists() and not (args.out / "modello.js").exists():
-            raise AnnotatedError(f"{args.out}: contiene già un altro sito. Scegli un'altra cartella.")
         export_web(args.model, args.out)
-    elif (args.out / "config.json").exists():
-        raise AnnotatedError(f"{args.out}: contiene già un modello. Scegli un'altra cartella.")
-    else:
-        publish_model(args.out, *load_pretrained(args.model))
     _say(f"{args.out}: modello nel formato «{args.to}», con il suo vocabolario")
 
 
@@ -606,21 +620,38 @@ def make_parser() -> argparse.ArgumentParser:
         add(commands)
     return parser
 
-# %% ../book/90_riga_di_comando.ipynb #c86f3c94
+# %% ../book/90_riga_di_comando.ipynb #8ce672ef
+def _flush() -> None:
+    "Scrive ciò che resta; se non si può lo butta, perché Python, uscendo, non ci riprovi."
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise
+
+
 def main(
     argv: list[str] | None = None,  # gli argomenti; None = quelli della riga di comando
 ) -> int:  # 0 se è andata bene, 1 se dati o comando sono sbagliati, 130 se interrotto, 141 se nessuno legge
     "Il punto d'ingresso di `annotated`."
-    args = make_parser().parse_args(argv)
+    if sys.stderr is None:  # chi l'ha chiuso non vuole i messaggi
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - vale finché dura il comando
     try:
-        args.run(args)
+        try:
+            args = make_parser().parse_args(argv)
+            args.run(args)
+        finally:
+            _flush()
     except AnnotatedError as error:
         _say(f"errore: {error}")
         return 1
     except BrokenPipeError:
-        # perché Python, uscendo, non ci riprovi
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+    except UnicodeEncodeError as error:
+        told = f"lo standard output è in {error.encoding}, che non ha «{error.object[error.start]}»"
+        _say(f"errore: {told}. Imposta PYTHONIOENCODING=utf-8.")
+        return 1
     except OSError as error:
         _say(f"errore: {error.filename or 'lettura o scrittura'}: {reason(error)}.")
         return 1

@@ -5,14 +5,15 @@
 # %% auto #0
 __all__ = ['PAD', 'UNK', 'BOS', 'EOS', 'AnnotatedError', 'one_line', 'number', 'reason', 'open_input', 'atomic_write']
 
-# %% ../book/86_dentro_il_pacchetto.ipynb #1db25957
+# %% ../book/86_dentro_il_pacchetto.ipynb #1e4a6019
 import errno
 import os
 import secrets
+import shutil
 import stat
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO
@@ -91,7 +92,7 @@ def _remove_orphans(folder: Path) -> None:
             _lock(file)
             path.unlink()
 
-# %% ../book/86_dentro_il_pacchetto.ipynb #856c0398
+# %% ../book/86_dentro_il_pacchetto.ipynb #8ad1be23
 def _temporary(folder: Path) -> BinaryIO:
     "Un file provvisorio nuovo, con il suo lucchetto."
     while True:
@@ -113,10 +114,13 @@ def _temporary(folder: Path) -> BinaryIO:
 def _replacing(path: Path) -> Iterator[BinaryIO]:
     "Un file provvisorio accanto a `path`, che ne prende il posto se tutto va bene."
     _remove_orphans(path.parent)
-    file = _temporary(path.parent)
+    with open(path, "ab") if path.exists() else nullcontext():  # un file protetto non si sostituisce
+        file = _temporary(path.parent)
     temporary = Path(file.name)
     try:
         with file:
+            if path.exists():
+                shutil.copymode(path, temporary)
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -127,7 +131,7 @@ def _replacing(path: Path) -> Iterator[BinaryIO]:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
 
-# %% ../book/86_dentro_il_pacchetto.ipynb #3e156ac9
+# %% ../book/86_dentro_il_pacchetto.ipynb #e8b2dae6
 def _is_special(path: Path) -> bool:
     try:
         return not stat.S_ISREG(os.stat(path).st_mode)
@@ -151,6 +155,8 @@ def atomic_write(
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(path, "wb") if _is_special(path) else _replacing(Path(os.path.realpath(path))) as file:
             yield file
+    except BrokenPipeError:  # chi leggeva ha smesso: non è il disco
+        raise
     except OSError as error:
         told = f"{path}: non riesco a scrivere ({reason(error)})"
         raise AnnotatedError(f"{told}. Libera spazio o scegli un'altra cartella.") from error

@@ -139,7 +139,7 @@ def make_batches(
     batches.append(order[start:])
     return [batches[i] for i in rng.permutation(len(batches))]
 
-# %% ../book/12_dati.ipynb #35b467b9
+# %% ../book/12_dati.ipynb #c4a65c9f
 LINE_LIMIT = 1_000_000  # byte: nessuna frase è così lunga, e ciò che non è testo non riempie la memoria
 
 
@@ -161,6 +161,9 @@ def decode_lines(
             raise AnnotatedError(
                 f"{name}, riga {number}: non è UTF-8. Riconvertila (per esempio con iconv)."
             ) from error
+        if "\0" in text:
+            told = f"{name}, riga {number}: contiene byte nulli"
+            raise AnnotatedError(f"{told}. Se è UTF-16, riconvertila in UTF-8.")
         if b"\n" not in line and "\r" in text.rstrip("\r"):
             raise AnnotatedError(
                 f"{name}, riga {number}: le righe finiscono con CR. Riconvertile (tr '\\r' '\\n')."

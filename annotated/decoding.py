@@ -6,7 +6,7 @@
 __all__ = ['MAX_BEAM', 'MAX_ALPHA', 'PRECISIONS', 'Hypothesis', 'length_penalty', 'best_continuations', 'beam_search',
            'encode_sources', 'translate', 'quantize_rows', 'with_precision']
 
-# %% ../book/16_decodifica.ipynb #fe3daeb4
+# %% ../book/16_decodifica.ipynb #4326385f
 import copy
 import math
 from typing import NamedTuple
@@ -19,7 +19,7 @@ from .common import BOS, EOS, PAD, AnnotatedError
 from .data import pad
 from .decoder import KVCache
 from .tokenizer import Tokenizer
-from .transformer import TiedEmbedding, Transformer
+from .transformer import TiedEmbedding, Transformer, without_dropout
 
 # %% ../book/16_decodifica.ipynb #16405e2d
 class Hypothesis(NamedTuple):
@@ -87,7 +87,8 @@ class _Finished:
             for row in zip(self.scores.tolist(), self.texts.tolist(), strict=True)
         ]
 
-# %% ../book/16_decodifica.ipynb #c109ed08
+# %% ../book/16_decodifica.ipynb #34f4783b
+@without_dropout
 @torch.inference_mode()
 def beam_search(
     model: Transformer,

@@ -140,7 +140,7 @@ def train_step(
         scaler.update()
     return sum_over_processes(total) / tokens
 
-# %% ../book/14_passo.ipynb #e0026031
+# %% ../book/14_passo.ipynb #e4082046
 def train_step_in_memory(
     objective: nn.Module,
     optimizer: torch.optim.Optimizer,
@@ -158,10 +158,13 @@ def train_step_in_memory(
     while True:
         try:
             return train_step(objective, optimizer, batch, learning_rate, parts, precision, scaler), parts
-        except torch.OutOfMemoryError as error:
+        except RuntimeError as error:
+            told = "can't allocate memory" in str(error)  # così lo dice PyTorch su CPU
+            if not (told or isinstance(error, torch.OutOfMemoryError)):
+                raise
             if parts >= len(batch.src) or rank_and_size()[1] > 1:
                 raise AnnotatedError(
-                    "memoria della scheda esaurita: riduci --max-tokens o scegli un modello più piccolo."
+                    "memoria esaurita: riduci --max-tokens o scegli un modello più piccolo."
                 ) from error
         parts *= 2
 

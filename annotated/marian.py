@@ -167,7 +167,7 @@ def _marian_files(model: Transformer, tokenizer: Tokenizer) -> dict[str, bytes]:
     pieces = {"source.spm": tokenizer.model, "target.spm": tokenizer.model}
     return {**files, **pieces, "model.safetensors": weights}
 
-# %% ../book/18_marian.ipynb #52e5017c
+# %% ../book/18_marian.ipynb #a0b70b92
 def export_marian(
     folder: str | Path,  # un modello del libro: la sua cartella, o il nome di uno pubblicato
     out: str | Path,  # la cartella da creare
@@ -177,7 +177,7 @@ def export_marian(
     Le stesse probabilità e le stesse traduzioni. Solleva `AnnotatedError` se il modello manca o è rovinato,
     se MarianMT non lo sa rappresentare, se `out` non è vuota o non si può scrivere; `out` resta com'era.
     """
-    out = Path(out).absolute()
+    out = Path(os.path.realpath(out))
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise AnnotatedError(
             f"{out}: esiste già e non è una cartella vuota. Scegli un altro nome o svuotala."
@@ -192,7 +192,9 @@ def export_marian(
         for name, content in files.items():
             with atomic_write(partial / name) as file:
                 file.write(content)
-        os.replace(partial, out)
+        out.mkdir(exist_ok=True)  # non si sostituisce: può essere la cartella di lavoro di qualcuno
+        for name in files:
+            os.replace(partial / name, out / name)
     except OSError as error:
         raise AnnotatedError(
             f"{out}: non riesco a scrivere ({reason(error)}). Scegli un'altra cartella."

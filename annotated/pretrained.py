@@ -5,8 +5,9 @@
 # %% auto #0
 __all__ = ['MODELS', 'Translator', 'model_folders', 'load_pretrained']
 
-# %% ../book/84_in_cinque_minuti.ipynb #e966f445
+# %% ../book/84_in_cinque_minuti.ipynb #0b9a5ae8
 import os
+import site
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,7 +38,7 @@ class Translator(NamedTuple):
         "Le traduzioni; `AnnotatedError` se una frase è vuota o troppo lunga (capitolo sulla decodifica)."
         return translate(self.model, self.tokenizer, sentences, beam, alpha)
 
-# %% ../book/84_in_cinque_minuti.ipynb #643939ac
+# %% ../book/84_in_cinque_minuti.ipynb #8f380574
 MODELS = Path(common.__file__).resolve().parents[1] / "models"  # accanto ai sorgenti
 
 
@@ -46,7 +47,8 @@ def model_folders() -> Iterator[Path]:
     if chosen := os.environ.get("ANNOTATED_MODELS"):
         yield Path(chosen)
     yield MODELS
-    yield Path(sys.prefix) / "share" / "annotated" / "models"
+    for base in (sys.prefix, site.getuserbase()):  # dove li mette `pip install`, anche con --user
+        yield Path(base) / "share" / "annotated" / "models"
 
 
 def load_pretrained(

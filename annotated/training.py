@@ -6,7 +6,7 @@
 __all__ = ['LOG_EVERY', 'batch_stream', 'validation_loss', 'mean_weights', 'averaged_model', 'TrainingConfig', 'Progress', 'Run',
            'check_folder', 'reserved', 'on_device', 'train']
 
-# %% ../book/15_addestramento.ipynb #b93c9c97
+# %% ../book/15_addestramento.ipynb #77bb4556
 import copy
 import json
 import math
@@ -26,6 +26,7 @@ import safetensors.torch
 import torch
 import torch.distributed as dist
 from filelock import FileLock, Timeout
+from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.nn.parallel import DistributedDataParallel
@@ -38,7 +39,7 @@ from .engine import DTYPES, Objective, autocast, new_scaler, rank_and_size
 from .engine import sum_over_processes, train_step_in_memory
 from .optim import make_optimizer, noam, translation_loss
 from .tokenizer import Tokenizer
-from .transformer import Transformer, is_count
+from .transformer import Transformer, without_dropout, is_count
 
 # %% ../book/15_addestramento.ipynb #8552a401
 def batch_stream(corpus: Corpus, max_tokens: int, seed: int, skip: int = 0) -> Iterator[Batch]:
@@ -57,13 +58,13 @@ def batch_stream(corpus: Corpus, max_tokens: int, seed: int, skip: int = 0) -> I
                 yield batch._replace(tgt_out=torch.zeros_like(batch.tgt_out))
         skip = max(0, skip - len(batches))
 
-# %% ../book/15_addestramento.ipynb #45cf5adb
+# %% ../book/15_addestramento.ipynb #04b92754
+@without_dropout
 @torch.inference_mode()
 def validation_loss(
     model: Transformer, corpus: Corpus, max_tokens: int, precision: str = "fp32"
 ) -> float:  # nat per pezzo, senza label smoothing: il suo esponenziale è la perplessità
     "La perdita su coppie mai usate per addestrare; più processi si dividono i lotti."
-    model.eval()
     device, (rank, size) = next(model.parameters()).device, rank_and_size()
     totals = torch.zeros(2, dtype=torch.float64)  # perdita, pezzi; sul processore: non ogni scheda ha float64
     for indices in make_batches(corpus.lengths, max_tokens, seed=0)[rank::size]:
@@ -72,14 +73,21 @@ def validation_loss(
             logits = model(batch.src, batch.tgt_in)
         totals[0] += translation_loss(logits.float(), batch.tgt_out).cpu()
         totals[1] += batch.tgt_out.count_nonzero().cpu()
-    model.train()
     loss, tokens = sum_over_processes(totals).tolist()
     return loss / tokens
 
-# %% ../book/15_addestramento.ipynb #87d06b37
+# %% ../book/15_addestramento.ipynb #a3f30144
 def mean_weights(weights: list[dict[str, Tensor]]) -> dict[str, Tensor]:
     "La media, tensore per tensore, di più `state_dict` della stessa forma (Vaswani 2017, §6.1)."
     return {name: torch.stack([w[name] for w in weights]).mean(dim=0) for name in weights[0]}
+
+
+def _read_weights(path: Path) -> dict[str, Tensor]:
+    try:
+        return safetensors.torch.load_file(path)
+    except SafetensorError as error:
+        told = f"{path}: pesi troncati o rovinati"
+        raise AnnotatedError(f"{told}. Cancella il file: la media si fa con gli altri.") from error
 
 
 def averaged_model(
@@ -97,7 +105,7 @@ def averaged_model(
     saved = sorted(p for p in folder.glob("weights-*.safetensors") if p <= path)
     recent = [p for p in saved if p == path or int(p.stem[8:]) % every == 0][-average:]
     averaged = copy.deepcopy(model)
-    averaged.load_state_dict(mean_weights([safetensors.torch.load_file(p) for p in recent]))
+    averaged.load_state_dict(mean_weights([_read_weights(p) for p in recent]))
     for old in set(saved) - set(recent):
         old.unlink()
     return averaged
@@ -281,7 +289,7 @@ def _validate(run: Run, validation: Corpus) -> float:  # la perdita di validazio
         _to_tensorboard(run.folder, progress.log)
     return valid
 
-# %% ../book/15_addestramento.ipynb #67a67374
+# %% ../book/15_addestramento.ipynb #64c9108f
 @contextmanager
 def _signals() -> Iterator[list[int]]:
     "Una lista in cui finiscono i segnali ricevuti: chi lavora la guarda fra un passo e l'altro."
@@ -289,7 +297,9 @@ def _signals() -> Iterator[list[int]]:
     if threading.current_thread() is not threading.main_thread():
         yield received  # solo il filo principale può ricevere segnali
         return
-    before: dict[int, Any] = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    # chi ignora un segnale, come un comando in secondo piano, continui a ignorarlo
+    before: dict[int, Any] = {n: h for n, h in handlers.items() if h not in (signal.SIG_IGN, None)}
 
     def note(number: int, _: Any) -> None:
         received.append(number)
@@ -313,21 +323,24 @@ def _check_agreement(*facts: Any) -> None:
         different = "dati, vocabolario o stato diversi da quelli degli altri"
         raise AnnotatedError(f"processo {rank}: {different}. Copia la stessa cartella su ogni macchina.")
 
-# %% ../book/15_addestramento.ipynb #26accf5d
+# %% ../book/15_addestramento.ipynb #f557e521
 def check_folder(folder: Path, resume: bool) -> None:
     """Solleva `AnnotatedError` se in `folder` non si può addestrare senza toccare ciò che c'è già.
 
-    Chi comincia vuole una cartella senza pesi; chi riprende vuole lo stato o, se non c'è nulla, comincia.
+    Chi comincia vuole una cartella senza un modello, nemmeno a metà; chi riprende vuole lo stato o, se
+    non c'è nulla, comincia.
     """
-    weights = sorted(folder.glob("*.safetensors"))
-    if weights and not resume:
+    written = {path.name for path in folder.glob("*.safetensors")}
+    written |= {"config.json", "tokenizer.model", "log.jsonl"} & {path.name for path in folder.glob("*")}
+    if written and not resume:
         raise AnnotatedError(
-            f"{folder}: contiene già un modello. Continualo con --resume o scegli un'altra --out."
+            f"{folder}: contiene già un modello ({min(written)}). "
+            "Continualo con --resume o scegli un'altra --out."
         )
-    if weights and not (folder / "state.safetensors").exists():
+    if written and "state.safetensors" not in written:
         raise AnnotatedError(
-            f"{folder}: ci sono dei pesi, ma non state.safetensors, da cui riprendere. "
-            f"Parti da quei pesi con --init {folder} in un'altra --out."
+            f"{folder}: c'è {min(written)}, ma non state.safetensors, da cui riprendere. "
+            f"Se è un modello, parti dai suoi pesi con --init {folder} in un'altra --out."
         )
 
 
@@ -404,7 +417,7 @@ def on_device(batches: Iterator[Batch], device: torch.device) -> Iterator[Batch]
         batch = following
     yield batch
 
-# %% ../book/15_addestramento.ipynb #c4339c2f
+# %% ../book/15_addestramento.ipynb #d1ea4c27
 def _steps(run: Run, training: Corpus, validation: Corpus) -> None:
     "I passi che mancano, con diario, validazioni e salvataggi."
     objective, config, progress = _objective(run), run.config, run.progress
@@ -433,7 +446,7 @@ def _steps(run: Run, training: Corpus, validation: Corpus) -> None:
             if progress.step % config.valid_every == 0 or run.last_step:
                 pause = time.perf_counter()
                 valid = _validate(run, validation)
-                perplexity = number(math.exp(valid), ".2f")
+                perplexity = number(math.exp(min(valid, 700)), ".2f")  # oltre, non è un numero
                 told = f"validazione {number(valid, '.4f')} (perplessità {perplexity})"
                 bar.write(f"passo {progress.step}: {told}", sys.stderr)
                 _save_progress(run)

@@ -6,10 +6,11 @@
 __all__ = ['SENTENCES', 'SWAP', 'CANDIDATES', 'READY_LEVELS', 'in_bytes', 'export_web', 'load_web', 'ready_answer', 'LiveModel',
            'live_model']
 
-# %% ../book/88_nel_browser.ipynb #e8ebae60
+# %% ../book/88_nel_browser.ipynb #3f8aba63
 import base64
 import hashlib
 import json
+import re
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass
@@ -77,7 +78,7 @@ def _write_script(path: Path, value: Any) -> None:
     with atomic_write(path) as file:
         file.write(f"annotatedFile={text};\n".encode())
 
-# %% ../book/88_nel_browser.ipynb #8b3b2bd6
+# %% ../book/88_nel_browser.ipynb #1113be74
 def export_web(
     name: str,  # un modello pubblicato, o una cartella
     out: str | Path,
@@ -89,6 +90,7 @@ def export_web(
     non si legge, se il vocabolario non è BPE o se non si può scrivere.
     """
     out = Path(out)
+    page = live_model(name, url=".")
     model, tokenizer = load_pretrained(name)
     index, data = _pack(model)
     index = {"config": asdict(model.config), "pieces": _pieces(tokenizer), **index}
@@ -100,8 +102,9 @@ def export_web(
     head = {"fingerprint": fingerprint, "bytes": len(data), "parts": len(parts)}
     _write_script(out / "modello.js", {**head, **index})
     for old in set(out.glob("pesi-*.js")) - {out / f"pesi-{i}.js" for i in range(len(parts))}:
-        old.unlink()
-    live_model(name, url=".").save(out / "index.html")
+        if re.fullmatch(r"pesi-\d+\.js", old.name):
+            old.unlink()
+    page.save(out / "index.html")
     return fingerprint
 
 # %% ../book/88_nel_browser.ipynb #8d461f6c

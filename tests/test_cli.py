@@ -281,7 +281,7 @@ def test_publishes_in_bfloat16(model: Path, tmp_path: Path, capfd: pytest.Captur
     for p, q in zip(original.parameters(), published.parameters(), strict=True):
         assert torch.equal(p.to(torch.bfloat16).float(), q)
     before = files(tmp_path)
-    assert main(command) == 1 and "contiene già un modello" in capfd.readouterr().err
+    assert main(command) == 1 and "non è una cartella vuota" in capfd.readouterr().err
     assert files(tmp_path) == before
 
 

@@ -18,6 +18,7 @@ Line = tuple[str, ...]
 BROKEN = {
     "doppie": ("Why?", "E perché mai?"),
     "nelle prove": ("The house is on the hill!", "La casa sta in cima al colle."),
+    "vuote": ("&nbsp;", "Ciao a tutti."),
     "lunghezze": ("No, never.", "No, mai, e lo ripeterò finché qualcuno non mi darà ascolto."),
     "non tradotte": ("Press return and wait until done.", "Poi press return and wait until done."),
     "altra lingua": ("They told me the truth.", "Ils m'ont dit la vérité, et je vous crois."),

@@ -53,7 +53,7 @@ def test_pieces_are_those_of_the_batches(folders: tuple[Path, Path, Path]) -> No
     data, run, _ = folders
     options = json.loads((run / "options.json").read_text("utf-8"))
     tokenizer = Tokenizer.load(run / "tokenizer.model")
-    read = diario.pieces_read(run, data, options, tokenizer, max_len=64)
+    read = diario.pieces_read(run, data, options, tokenizer, max_len=64, steps=40)
     corpus = load_corpus(find_data(data).train, tokenizer, 64, run / "data", {"prova": 2.0})
     counted = 0
     for step, batch in zip(range(1, len(read)), batch_stream(corpus, 256, options["seed"]), strict=False):
@@ -88,7 +88,7 @@ def test_only_new_snapshots_are_measured(
     assert [first["step"], second["step"]] == [8, 20] and steps == [4, 8, 12, 16, 20, 24]
     tokenizer = Tokenizer.load(run / "tokenizer.model")
     options = json.loads((run / "options.json").read_text("utf-8"))
-    read = diario.pieces_read(run, data, options, tokenizer, max_len=64)
+    read = diario.pieces_read(run, data, options, tokenizer, max_len=64, steps=12)
     assert second["pieces"] - first["pieces"] == read[12]  # i pezzi di tutta la prima tappa
     assert second["seconds"] > first["seconds"] and len(found["provenienza"]["tappe"]) == 2
 

@@ -22,12 +22,13 @@ from conftest import Setting
 from filelock import FileLock
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from annotated import AnnotatedError, Config, Transformer, cli, training
-from annotated.checkpoint import load_model, publish_model
+from annotated import AnnotatedError, Config, Transformer, attention_weights, cli, load_pretrained, training
+from annotated.checkpoint import load_model, publish_model, save_model
 from annotated.cli import main
 from annotated.common import BOS, EOS
 from annotated.data import Corpus, Pair, encode_pairs, pad
 from annotated.decoding import beam_search
+from annotated.engine import Objective, train_step_in_memory
 from annotated.layers import Dropout
 from annotated.study.efficient import fixed_mask, local_mask, strided_mask
 from annotated.study.microlingua import generate
@@ -350,7 +351,9 @@ def test_init_goes_on_from_a_model(data: Path, tmp_path: Path, capsys: pytest.Ca
     assert not (tmp_path / "terzo").exists()
 
 
-@pytest.mark.parametrize("wrong", [["--seed", "2"], ["--vocab-size", "500"], ["--norm-first"], ["--max-tokens", "300"]])
+@pytest.mark.parametrize(
+    "wrong", [["--seed", "2"], ["--vocab-size", "500"], ["--norm-first"], ["--max-tokens", "300"], ["--init", "mini"]]
+)
 def test_a_refused_resume_changes_nothing(data: Path, tmp_path: Path, wrong: list[str]) -> None:
     out = tmp_path / "modello"
     common = ["train", "--data", str(data), "--device", "cpu", "--valid-every", "4", "--out", str(out)]
@@ -379,6 +382,99 @@ def test_grow_starts_from_the_loss_of_the_small_model(
     capsys.readouterr()
     assert main([*common, "--grow", "--out", str(tmp_path / "terzo")]) == 1
     assert "--grow: manca --init" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["config.json", "log.jsonl", "tokenizer.model"])
+@pytest.mark.parametrize("resume", [[], ["--resume"]])
+def test_someone_elses_files_stay(
+    data: Path, tmp_path: Path, name: str, resume: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / name).write_text("miei")
+    assert main(["train", "--data", str(data), "--device", "cpu", "--out", str(tmp_path), *resume]) == 1
+    assert name in capsys.readouterr().err and (tmp_path / name).read_text() == "miei"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (["--config", "nonesiste"], "nonesiste"),
+        (["--data", "nonesiste"], "nonesiste"),
+        (["--repeat", "prova=2", "--repeat", "prova=1"], "detta due volte"),
+    ],
+)
+def test_what_is_wrong_leaves_no_folder(
+    data: Path, tmp_path: Path, wrong: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", "--data", str(data), "--device", "cpu", "--out", str(tmp_path / "mai"), *wrong]) == 1
+    assert message in capsys.readouterr().err and not (tmp_path / "mai").exists()
+
+
+def test_a_damaged_checkpoint_is_named(setting: Setting, tmp_path: Path) -> None:
+    run(setting, tmp_path)
+    path = tmp_path / "weights-0000020.safetensors"
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(AnnotatedError, match=f"{path.name}: pesi troncati"):
+        run(setting, tmp_path, resume=True, max_steps=60)
+    path.unlink()
+    run(setting, tmp_path, resume=True, max_steps=60)
+
+
+def test_a_hopeless_loss_is_told(setting: Setting, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(setting, tmp_path, factor=1e5, max_steps=20)
+    assert read_log(tmp_path)[-1]["valid_loss"] > 710  # la sua perplessità non è un numero di macchina
+
+
+def test_an_ignored_signal_stays_ignored() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with training._signals():
+            assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+            assert signal.getsignal(signal.SIGTERM) not in (signal.SIG_IGN, signal.SIG_DFL)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_translating_never_drops(setting: Setting) -> None:
+    tokenizer, _, validation = setting
+    torch.manual_seed(1)
+    model = Transformer(Config(tokenizer.vocab_size, **SHAPE, dropout=0.5)).train()
+    src, tgt = torch.tensor([[20, 21, 22, EOS]]), torch.tensor([[BOS, 30, 31]])
+
+    def answers() -> list[Any]:
+        [hypotheses] = beam_search(model, src)
+        weights = attention_weights(model=model, src=src, tgt=tgt).cross[0]
+        return [hypotheses[0].ids, weights.tolist(), validation_loss(model, validation, 4096)]
+
+    learning = answers()
+    assert model.training and all(module.training for module in model.modules())
+    assert answers() == learning
+    model.eval()
+    assert answers() == learning and not model.training
+
+
+@pytest.mark.parametrize("message", ["DefaultCPUAllocator: can't allocate memory: you tried …", "un altro guasto"])
+def test_memory_ends_on_cpu_too(setting: Setting, message: str) -> None:
+    class SmallMemory(Objective):
+        def forward(self, src: torch.Tensor, *rest: torch.Tensor) -> torch.Tensor:
+            if len(src) > 4:
+                raise RuntimeError(message)
+            return super().forward(src, *rest)
+
+    tokenizer, corpus, _ = setting
+    model = Transformer(Config(tokenizer.vocab_size, **SHAPE))
+    optimizer, batch = torch.optim.SGD(model.parameters()), corpus.batch(range(16))
+    if "memory" in message:
+        assert train_step_in_memory(SmallMemory(model), optimizer, batch, 0.1, parts=1)[1] == 4
+    else:
+        with pytest.raises(RuntimeError, match=message):
+            train_step_in_memory(SmallMemory(model), optimizer, batch, 0.1, parts=1)
+
+
+def test_models_installed_for_one_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, setting: Setting) -> None:
+    model = Transformer(Config(setting[0].vocab_size, **SHAPE))
+    save_model(tmp_path / "share/annotated/models/prova", model, setting[0])
+    monkeypatch.setattr("site.getuserbase", lambda: str(tmp_path))
+    assert torch.equal(load_pretrained("prova").model.embedding.weight, model.embedding.weight)
 
 
 def test_publishing_again_leaves_only_the_new_weights(tmp_path: Path, setting: Setting) -> None:

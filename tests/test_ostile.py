@@ -76,6 +76,36 @@ def test_a_link_is_followed(model: Path, english: Path, tmp_path: Path) -> None:
         assert len((tmp_path / f"{name}.txt").read_text("utf-8").splitlines()) == 3
 
 
+def test_permissions_stay(model: Path, english: Path, tmp_path: Path, capsys: Capture) -> None:
+    output = tmp_path / "riservato.txt"
+    output.write_text("mio")
+    output.chmod(0o600)
+    assert translate_to(output, model, english) == 0
+    assert stat.S_IMODE(output.stat().st_mode) == 0o600 and output.read_text("utf-8") != "mio"
+    output.write_text("mio")
+    output.chmod(0o400)
+    if not os.access(output, os.W_OK):  # chi amministra la macchina scrive ovunque
+        assert_refused(translate_to(output, model, english), capsys.readouterr().err, "permesso negato")
+        assert output.read_text() == "mio"
+    assert stat.S_IMODE(output.stat().st_mode) == 0o400
+
+
+@pytest.mark.parametrize("kind", ["annotated", "marian", "web"])
+def test_an_export_respects_what_is_there(kind: str, model: Path, tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "modello-vecchio.safetensors").write_text("miei")
+    code = main(["export", "--model", str(model), "--to", kind, str(tmp_path)])
+    assert_refused(code, capsys.readouterr().err, "non è una cartella vuota")
+    assert [path.name for path in tmp_path.iterdir()] == ["modello-vecchio.safetensors"]
+
+
+def test_an_export_in_the_working_folder(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "qui").mkdir()
+    inode = (tmp_path / "qui").stat().st_ino
+    done = run("export", "--model", model, ".", cwd=tmp_path / "qui")
+    assert done.returncode == 0 and (tmp_path / "qui").stat().st_ino == inode
+    assert (tmp_path / "qui/config.json").exists() and len(list(tmp_path.iterdir())) == 1
+
+
 def test_a_pipe_receives_the_text(model: Path, english: Path, tmp_path: Path) -> None:
     fifo, received = tmp_path / "tubo", []
     os.mkfifo(fifo)
@@ -367,6 +397,35 @@ def test_a_closed_standard_input(model: Path) -> None:
     assert_refused(done.returncode, done.stderr, "lo standard input è chiuso")
 
 
+@pytest.mark.parametrize("command", [["--help"], ["evaluate", "--beam", "1"]])
+def test_nobody_reads(model: Path, tmp_path: Path, command: list[str]) -> None:
+    (tmp_path / "p.tsv").write_text(f"x\t{TEXT[0]}\tUna frase.\n", "utf-8")
+    rest = ["--model", str(model), str(tmp_path / "p.tsv")] if len(command) > 1 else []
+    read, write = os.pipe()
+    os.close(read)
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    whole, options = [*ANNOTATED, *command, *rest], {"stderr": subprocess.PIPE, "text": True, "env": buffered}
+    done = subprocess.run(whole, stdout=write, check=False, **options)
+    os.close(write)
+    assert done.returncode == 141 and "Broken" not in done.stderr and "Exception" not in done.stderr
+
+
+def test_closed_outputs(model: Path) -> None:
+    command = ["translate", "--model", str(model), "--beam", "1", TEXT[0]]
+    done = run(*command, preexec_fn=lambda: os.close(1))
+    assert_refused(done.returncode, done.stderr, "lo standard output è chiuso")
+    done, whole = run(*command, preexec_fn=lambda: os.close(2)), run(*command)
+    assert done.returncode == 0 and done.stdout == whole.stdout
+    done = run(*command[:-1], "", preexec_fn=lambda: os.close(2))
+    assert done.returncode == 1 and not done.stdout  # l'errore non finisce fra le traduzioni
+
+
+def test_an_output_without_accents(tmp_path: Path) -> None:
+    accented = "The dog saw the car because it was very noisy."
+    done = run("translate", "--model", "mini", accented, env=os.environ | {"PYTHONIOENCODING": "ascii"})
+    assert_refused(done.returncode, done.stderr, "in ascii, che non ha")
+
+
 def test_a_device_without_numbers(model: Path, capsys: Capture) -> None:
     code = main(["translate", "--model", str(model), "--device", "meta", TEXT[0]])
     assert_refused(code, capsys.readouterr().err, "--device meta: non disponibile")
@@ -439,6 +498,12 @@ def test_prepare_from_any_file_name(tmp_path: Path, capsys: Capture, name: bytes
 def test_the_mark_at_the_beginning_is_not_text(tmp_path: Path) -> None:
     (tmp_path / "bom.txt").write_bytes("\ufeffperché\r\nsì\n".encode())
     assert list(read_lines(tmp_path / "bom.txt")) == ["perché", "sì"]
+
+
+def test_text_in_utf16_without_a_mark(copy: Path, tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "u16.txt").write_bytes(TEXT[0].encode("utf-16-le"))
+    code = main(["translate", "--model", str(copy), "--input", str(tmp_path / "u16.txt")])
+    assert_refused(code, capsys.readouterr().err, "u16.txt, riga 1: contiene byte nulli")
 
 
 def test_lines_that_end_with_cr_alone(copy: Path, tmp_path: Path, capsys: Capture) -> None:

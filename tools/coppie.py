@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from provenienza import ROOT, commit, processor, weights_sha256
+from provenienza import ROOT, commit, processor, told_errors, weights_sha256
 
 from annotated.checkpoint import load_model
 from annotated.common import PAD, atomic_write
@@ -191,4 +191,5 @@ def main(models: dict[str, Path]) -> None:
 if __name__ == "__main__":
     if len(sys.argv) < 2 or not all("=" in argument for argument in sys.argv[1:]):
         sys.exit(__doc__)
-    main({name: Path(folder) for name, folder in (argument.split("=", 1) for argument in sys.argv[1:])})
+    with told_errors():
+        main({name: Path(folder) for name, folder in (argument.split("=", 1) for argument in sys.argv[1:])})

@@ -12,14 +12,13 @@ import html
 import random
 import re
 import shutil
-import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
 from typing import NamedTuple
 
-from provenienza import commit, sha256
+from provenienza import commit, sha256, told_errors
 
 from annotated.common import AnnotatedError, atomic_write
 from annotated.corpora import normalize
@@ -60,8 +59,8 @@ def repair(text: str) -> str:
 def repair_pair(row: Row) -> Row:
     "Ripara le due metà, e nell'italiano la virgola o il punto e virgola finale che l'inglese non ha."
     en, it = repair(row.en), repair(row.it)
-    if en[-1] not in ";,:":
-        it = re.sub(" ?[;,]$", en[-1] if en[-1] in ".!?" else "", it)
+    if not en.endswith((";", ",", ":")):
+        it = re.sub(" ?[;,]$", en[-1] if en.endswith((".", "!", "?")) else "", it)
     return Row(row.source, en, it)
 
 
@@ -113,6 +112,7 @@ def cut(row: Row) -> bool:
 
 
 RULES = {
+    "vuote": lambda row: not (row.en and row.it),  # di sole entità: «&nbsp;»
     "lunghezze": lopsided,
     "non tradotte": untranslated,
     "altra lingua": foreign,
@@ -222,7 +222,5 @@ if __name__ == "__main__":
     parser.add_argument("--dev", type=int, default=1000, metavar="N", help="frasi di ogni giorno (predefinito: 1000)")
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="decide quali (predefinito: 1)")
     arguments = parser.parse_args()
-    try:
+    with told_errors():
         main(arguments.folder, arguments.out, arguments.dev, arguments.seed)
-    except AnnotatedError as error:
-        sys.exit(f"errore: {error}")

@@ -11,14 +11,14 @@ di sviluppo, con decodifica greedy.
 
 import argparse
 import json
+from itertools import accumulate, chain, count, islice
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import numpy as np
 import safetensors.torch
 import torch
-from provenienza import commit, processor, sha256
+from provenienza import commit, processor, sha256, told_errors
 from tappe import pieces, share, shares_right
 
 from annotated import Transformer, evaluate, translate
@@ -33,13 +33,15 @@ SPENT = "step", "pieces", "seconds"
 MEAN = 100  # una riga del diario è la media delle perdite di tanti passi
 
 
-def pieces_read(run: Path, data: Path, options: dict[str, Any], tokenizer: Tokenizer, max_len: int) -> list[int]:
+def pieces_read(
+    run: Path, data: Path, options: dict[str, Any], tokenizer: Tokenizer, max_len: int, steps: int
+) -> list[int]:
     "Quanti pezzi d'arrivo veri si sono letti alla fine di ogni passo, dallo 0."
     repeat = {source: float(times) for source, times in options["repeat"]}
     corpus = load_corpus(find_data(data).train, tokenizer, max_len, run / "data", repeat)
-    epochs = (make_batches(corpus.lengths, options["max_tokens"], [options["seed"], epoch]) for epoch in range(3))
-    sizes = [int(corpus.lengths[batch, 1].sum()) for batches in epochs for batch in batches]
-    return [0, *np.cumsum(sizes).tolist()]
+    epochs = (make_batches(corpus.lengths, options["max_tokens"], [options["seed"], epoch]) for epoch in count())
+    sizes = (int(corpus.lengths[batch, 1].sum()) for batch in islice(chain.from_iterable(epochs), steps))
+    return list(accumulate(sizes, initial=0))
 
 
 def losses(log: list[dict[str, Any]], read: list[int]) -> list[dict[str, Any]]:
@@ -113,7 +115,7 @@ def main() -> None:
         model, tokenizer = load_model(run)
         options = json.loads((run / "options.json").read_text("utf-8"))
         log = [json.loads(line) for line in (run / "log.jsonl").read_text("utf-8").splitlines()]
-        read = pieces_read(run, data, options, tokenizer, model.config.max_len)
+        read = pieces_read(run, data, options, tokenizer, model.config.max_len, log[-1]["step"])
         clues = clues_seen(data)
         timed = [{"step": 0, "seconds": 0.0}, *(row for row in log if "seconds" in row)]
         for path in sorted(args.snapshots.glob(f"{run.name}/weights-*.safetensors")):
@@ -138,4 +140,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with told_errors():
+        main()

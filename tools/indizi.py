@@ -14,7 +14,7 @@ from datetime import date
 from pathlib import Path
 
 import torch
-from provenienza import ROOT, commit, processor, sha256, weights_sha256
+from provenienza import ROOT, commit, processor, sha256, told_errors, weights_sha256
 
 from annotated import load_pretrained
 from annotated.common import atomic_write
@@ -56,4 +56,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with told_errors():
+        main()

@@ -1,9 +1,14 @@
-"""Da dove viene una misura: il commit del codice, la macchina, l'impronta dei file."""
+"""Ciò che i programmi di `tools` hanno in comune: da dove viene una misura, e come si dice un errore."""
 
 import hashlib
 import platform
 import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from annotated.common import AnnotatedError
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -31,3 +36,12 @@ def sha256(path: Path) -> str:
 def weights_sha256(folder: Path) -> str:
     "L'impronta dei pesi di un modello, che stiano in un file o in più parti."
     return hashlib.sha256(b"".join(path.read_bytes() for path in sorted(folder.glob("model*.safetensors")))).hexdigest()
+
+
+@contextmanager
+def told_errors() -> Iterator[None]:
+    "Un errore nei dati o nel comando si dice in una riga, ed esce con 1."
+    try:
+        yield
+    except AnnotatedError as error:
+        sys.exit(f"errore: {error}")

@@ -20,7 +20,7 @@ from typing import Any
 
 import safetensors.torch
 import torch
-from provenienza import commit, processor, sha256
+from provenienza import commit, processor, sha256, told_errors
 
 from annotated import Transformer, evaluate, load_pretrained, translate
 from annotated.checkpoint import publish_model
@@ -66,7 +66,8 @@ def measure(model: Transformer, tokenizer: Tokenizer, path: Path) -> dict[str, A
 def averages(run: Path, model: Transformer, tokenizer: Tokenizer, path: Path) -> Iterator[dict[str, Any]]:
     "Le medie degli ultimi 1, 2, 3, … checkpoint (§6.1), ciascuna con la sua perdita di validazione."
     corpus = encode_pairs(read_pairs(path), tokenizer, model.config.max_len)
-    weights = [safetensors.torch.load_file(path) for path in sorted(run.glob("weights-*.safetensors"), reverse=True)]
+    paths = sorted(run.glob("weights-*.safetensors"), reverse=True) or [run / "model.safetensors"]  # con --average 1
+    weights = [safetensors.torch.load_file(path) for path in paths]
     for n in range(1, len(weights) + 1):
         mean = mean_weights(weights[:n])
         model.load_state_dict(mean)
@@ -194,4 +195,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with told_errors():
+        main()

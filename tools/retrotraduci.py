@@ -8,11 +8,12 @@ quelle di addestramento perché una compagna vera ce l'hanno.
 """
 
 import argparse
-import sys
 from pathlib import Path
 
+from provenienza import told_errors
+
 from annotated import load_pretrained, translate
-from annotated.common import AnnotatedError, atomic_write
+from annotated.common import atomic_write
 from annotated.corpora import normalize
 from annotated.data import read_lines, read_pairs
 from annotated.decoding import with_precision
@@ -44,7 +45,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
+    with told_errors():
         main()
-    except AnnotatedError as error:
-        sys.exit(f"errore: {error}")

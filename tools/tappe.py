@@ -15,7 +15,7 @@ from typing import Any
 
 import safetensors.torch
 import torch
-from provenienza import ROOT, commit, processor, sha256
+from provenienza import ROOT, commit, processor, sha256, told_errors
 
 from annotated import Transformer
 from annotated.checkpoint import load_model
@@ -85,4 +85,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with told_errors():
+        main()

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from provenienza import commit, processor, sha256, weights_sha256
+from provenienza import commit, processor, sha256, told_errors, weights_sha256
 
 from annotated.common import atomic_write
 from annotated.data import Pair, encode_pairs, read_pairs
@@ -107,4 +107,5 @@ if __name__ == "__main__":
     parser.add_argument("--model", default="small-en-it", help="un modello pubblicato, sotto models/")
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     arguments = parser.parse_args()
-    main(arguments.model, arguments.device)
+    with told_errors():
+        main(arguments.model, arguments.device)

@@ -59,7 +59,7 @@ class AttentionMap:
                 f"{self.kind}: ogni riga di pesi dev'essere una distribuzione, non negativa e di somma 1."
             )
 
-# %% ../../book/20_vedere.ipynb #c2081c90
+# %% ../../book/20_vedere.ipynb #c2292b9c
 def attention_maps(
     model: Transformer,
     tokenizer: Tokenizer,
@@ -90,16 +90,12 @@ def read_attention(
     chiavi del decoder cominciano con `<s>`. Il dropout è spento. Solleva
     `AnnotatedError` se una frase è vuota o troppo lunga.
     """
-    training, limit = model.training, model.config.max_len
+    limit = model.config.max_len
     [src] = encode_sources(tokenizer, [source], limit, "frase")
-    model.eval()
-    try:
-        if target is None:
-            [target] = translate(model, tokenizer, [source])
-        [tgt] = encode_sources(tokenizer, [target], limit, "traduzione")
-        return attention_maps(model, tokenizer, src, tgt)
-    finally:
-        model.train(training)
+    if target is None:
+        [target] = translate(model, tokenizer, [source])
+    [tgt] = encode_sources(tokenizer, [target], limit, "traduzione")
+    return attention_maps(model, tokenizer, src, tgt)
 
 
 # %% ../../book/82_dietro_le_figure.ipynb #1067f36d
