@@ -147,12 +147,12 @@ def load_model(
     restore(model, weights, folder)
     return model.to(device).eval(), tokenizer
 
-# %% ../book/81_salvare.ipynb #166ac0b8
+# %% ../book/81_salvare.ipynb #4d7c30f9
 def publish_model(
     folder: str | Path,
     model: Transformer,
     tokenizer: Tokenizer,
-    part_bytes: int = 45_000_000,  # al più, per file
+    part_bytes: int = 45_000_000,  # al più, per file; un tensore più grande ne ha uno suo
 ) -> None:
     "Come `save_model`, ma da pubblicare: pesi in bfloat16, in parti; toglie quelli che c'erano."
     folder = Path(folder)

@@ -620,7 +620,7 @@ def make_parser() -> argparse.ArgumentParser:
         add(commands)
     return parser
 
-# %% ../book/90_riga_di_comando.ipynb #8ce672ef
+# %% ../book/90_riga_di_comando.ipynb #9c415360
 def _flush() -> None:
     "Scrive ciò che resta; se non si può lo butta, perché Python, uscendo, non ci riprovi."
     try:
@@ -633,7 +633,7 @@ def _flush() -> None:
 
 def main(
     argv: list[str] | None = None,  # gli argomenti; None = quelli della riga di comando
-) -> int:  # 0 se è andata bene, 1 se dati o comando sono sbagliati, 130 se interrotto, 141 se nessuno legge
+) -> int:  # 0 riuscito, 1 dati sbagliati, 130 interrotto, 141 nessuno legge; opzioni errate: SystemExit(2)
     "Il punto d'ingresso di `annotated`."
     if sys.stderr is None:  # chi l'ha chiuso non vuole i messaggi
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - vale finché dura il comando
