@@ -267,7 +267,7 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert main([*command, str(tmp_path / "sito")]) == 0
     assert {path.name for path in (tmp_path / "sito").iterdir()} == {"index.html", "modello.js", "pesi-0.js"}
     (tmp_path / "index.html").write_text("il mio sito")  # quella di un altro sito no
-    assert main([*command, str(tmp_path)]) == 1 and "altro sito" in capsys.readouterr().err
+    assert main([*command, str(tmp_path)]) == 1 and "non è una cartella vuota" in capsys.readouterr().err
     assert {path.name for path in tmp_path.iterdir()} == {"index.html", "sito"}
 
 
