@@ -5,9 +5,13 @@ export OMP_NUM_THREADS = 1
 
 .PHONY: libro test quaderni base
 
+# Sphinx, interrotto mentre scrive, dimentica le figure delle pagine già scritte: quella volta si riscrivono tutte
+INTERROTTO = book/_build/interrotto
 libro: .venv/pronto
 	$(BIN)/python tools/quaderni.py anticipa
+	@if [ -e $(INTERROTTO) ]; then rm -rf book/_build/html; fi; touch $(INTERROTTO)
 	$(BIN)/jupyter-book build -W -n --keep-going book
+	@rm $(INTERROTTO)
 
 test: libro
 	$(BIN)/ruff check
