@@ -140,7 +140,7 @@ def train_step(
         scaler.update()
     return sum_over_processes(total) / tokens
 
-# %% ../book/14_passo.ipynb #e4082046
+# %% ../book/14_passo.ipynb #bc2ff842
 def train_step_in_memory(
     objective: nn.Module,
     optimizer: torch.optim.Optimizer,
@@ -159,8 +159,8 @@ def train_step_in_memory(
         try:
             return train_step(objective, optimizer, batch, learning_rate, parts, precision, scaler), parts
         except RuntimeError as error:
-            told = "can't allocate memory" in str(error)  # così lo dice PyTorch su CPU
-            if not (told or isinstance(error, torch.OutOfMemoryError)):
+            full = "can't allocate memory" in str(error)  # così lo dice PyTorch su CPU
+            if not (full or isinstance(error, torch.OutOfMemoryError)):
                 raise
             if parts >= len(batch.src) or rank_and_size()[1] > 1:
                 raise AnnotatedError(
