@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -88,11 +89,20 @@ def test_killed_run_resumes(tmp_path: Path) -> None:
     options = "--vocab-size 400 --max-tokens 256 --valid-every 2 --device cpu".split()
     with subprocess.Popen([*command, *options], stderr=subprocess.DEVNULL) as process:
         while process.poll() is None and not (out / "log.jsonl").exists():
-            pass
+            time.sleep(0.05)
         process.kill()
     step = json.loads((out / "log.jsonl").read_text().splitlines()[-1])["step"]
-    assert subprocess.run([*command, *options, "--resume", "--max-steps", str(step + 40)], check=False).returncode == 0
-    assert json.loads((out / "log.jsonl").read_text().splitlines()[-1])["step"] == step + 40
+    assert subprocess.run([*command, *options, "--resume", "--max-steps", str(step + 4)], check=False).returncode == 0
+    assert json.loads((out / "log.jsonl").read_text().splitlines()[-1])["step"] == step + 4
+
+
+def test_stops_when_the_minutes_are_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data, out = write_data(tmp_path / "dati"), tmp_path / "modello"
+    assert train(data, out, 100_000, "--minutes", "0.01") == 0
+    step = json.loads((out / "log.jsonl").read_text().splitlines()[-1])["step"]
+    assert f"tempo finito al passo {step} di 100000: per continuare, --resume\n" in capsys.readouterr().err
+    assert main(["train", "--resume", "--max-steps", str(step), "--out", str(out), "--device", "cpu"]) == 0
+    assert "tempo finito" not in capsys.readouterr().err
 
 
 def test_reads_file_and_standard_input(

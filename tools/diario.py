@@ -16,7 +16,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import safetensors.torch
 import torch
 from provenienza import commit, processor, sha256, told_errors
 from tappe import pieces, share, shares_right
@@ -27,6 +26,7 @@ from annotated.common import atomic_write
 from annotated.data import find_data, load_corpus, make_batches, read_pairs
 from annotated.study.coreference import agreement, read_probes
 from annotated.tokenizer import Tokenizer
+from annotated.training import read_weights
 
 DEV = "dev-quotidiano", "dev-newssyscomb2009"
 SPENT = "step", "pieces", "seconds"
@@ -121,7 +121,7 @@ def main() -> None:
         for path in sorted(args.snapshots.glob(f"{run.name}/weights-*.safetensors")):
             step = int(path.stem.removeprefix("weights-"))
             if before["step"] + step not in measured:
-                model.load_state_dict(safetensors.torch.load_file(path))
+                model.load_state_dict(read_weights(path))
                 seconds = max(row["seconds"] for row in timed if row["step"] <= step)
                 spent = added({"step": step, "pieces": read[step], "seconds": seconds}, before)
                 seen = [*(stage["indizi"] for stage in stages), clues]

@@ -18,7 +18,6 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-import safetensors.torch
 import torch
 from provenienza import commit, processor, sha256, told_errors
 
@@ -28,7 +27,7 @@ from annotated.common import atomic_write, number
 from annotated.data import encode_pairs, find_data, read_pairs
 from annotated.pretrained import MODELS
 from annotated.tokenizer import Tokenizer
-from annotated.training import mean_weights, validation_loss
+from annotated.training import mean_weights, read_weights, validation_loss
 
 BEAM, ALPHA = 4, 0.6  # Vaswani 2017, §6.1
 FILES = {
@@ -67,7 +66,7 @@ def averages(run: Path, model: Transformer, tokenizer: Tokenizer, path: Path) ->
     "Le medie degli ultimi 1, 2, 3, … checkpoint (§6.1), ciascuna con la sua perdita di validazione."
     corpus = encode_pairs(read_pairs(path), tokenizer, model.config.max_len)
     paths = sorted(run.glob("weights-*.safetensors"), reverse=True) or [run / "model.safetensors"]  # con --average 1
-    weights = [safetensors.torch.load_file(path) for path in paths]
+    weights = [read_weights(path) for path in paths]
     for n in range(1, len(weights) + 1):
         mean = mean_weights(weights[:n])
         model.load_state_dict(mean)

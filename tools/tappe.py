@@ -13,12 +13,11 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-import safetensors.torch
 import torch
 from provenienza import ROOT, commit, processor, sha256, told_errors
 
 from annotated import Transformer
-from annotated.checkpoint import load_model
+from annotated.checkpoint import load_model, load_tensors
 from annotated.common import atomic_write
 from annotated.data import find_data, read_lines
 from annotated.study.coreference import agreement, read_probes
@@ -68,7 +67,7 @@ def main() -> None:
     rows: list[dict[str, Any]] = [{"passi": 0, "quota": 0.0, **shares_right(model, tokenizer)}]
     for folder in args.stages:
         options = json.loads((folder / "options.json").read_text("utf-8"))
-        state = safetensors.torch.load_file(folder / "state.safetensors")
+        state, _ = load_tensors(folder / "state.safetensors", tokenizer)
         model.load_state_dict({k[6:]: tensor for k, tensor in state.items() if k.startswith("model.")})
         steps = [json.loads(line)["step"] for line in (folder / "log.jsonl").read_text("utf-8").splitlines()][-1]
         rows.append({"passi": steps, "quota": share(counts, options["repeat"]), **shares_right(model, tokenizer)})
