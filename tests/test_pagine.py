@@ -94,7 +94,8 @@ def test_page(visit: Visit, name: str) -> None:
     assert page.evaluate(f"{images}.every(i => i.alt.trim())"), "una figura non ha testo alternativo"
     assert page.evaluate(FITS)
     same = {"resultTypes": ["violations"], "preload": False}
-    code = {"exclude": [[".highlight pre"]]}  # i suoi colori sono gli stessi ovunque: si guardano in una pagina sola
+    # i colori del codice e delle firme sono gli stessi ovunque: si guardano in una pagina, e in una sezione, sola
+    code = {"exclude": [[".highlight pre"], ["section ~ section .sig"]]}
     results = [
         Axe().run(page, options=same | {"rules": {"color-contrast": {"enabled": False}}}),
         Axe().run(page, None if name == "02_attenzione.html" else code, same | {"runOnly": ["color-contrast"]}),

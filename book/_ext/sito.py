@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.config import Config
+from sphinx_sitemap import add_html_link
 
 ICONS = re.compile(r'\s*<script defer src="[^"]*/fontawesome\.js[^"]*"></script>')
 NOT_FOUND = """<h1>Questa pagina non c'è</h1>
@@ -65,6 +66,16 @@ def lighten(app: Sphinx, error: Exception | None) -> None:
     (out / "_static" / "scripts" / "fontawesome.js").unlink(missing_ok=True)
 
 
+def whole_map(app: Sphinx, error: Exception | None) -> None:
+    "Chi ricostruisce il libro riscrive qualche pagina, e la mappa avrebbe solo quelle: ci si mettono tutte."
+    if error or app.builder.format != "html":
+        return
+    while not app.sitemap_links.empty():  # type: ignore[attr-defined]
+        app.sitemap_links.get()  # type: ignore[attr-defined]
+    for name in sorted(app.env.found_docs):
+        add_html_link(app, name, "", {}, None)
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     for name in ("sphinx_sitemap", "sphinxext.opengraph", "notfound.extension"):
         app.setup_extension(name)
@@ -72,6 +83,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
         app.setup_extension("sphinx_last_updated_by_git")
     app.connect("config-inited", derive, priority=100)
     app.connect("build-finished", lighten)
+    app.connect("build-finished", whole_map, priority=400)  # prima che la mappa si scriva
     app.connect("html-page-context", describe, priority=400)  # prima che opengraph scriva i suoi
     app.connect("html-page-context", no_source, priority=950)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
