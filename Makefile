@@ -13,11 +13,14 @@ libro: .venv/pronto
 	$(BIN)/jupyter-book build -W -n --keep-going book
 	@rm $(INTERROTTO)
 
-test: libro
+# nbval esegue i quaderni, e le uscite restano per il libro (conftest.py); poi le prove, che leggono le pagine
+test: .venv/pronto
 	$(BIN)/ruff check
 	$(BIN)/mypy
 	$(BIN)/python tools/quaderni.py verifica
-	$(BIN)/pytest -q -n 2
+	$(BIN)/pytest -q -n 2 book
+	$(MAKE) libro
+	$(BIN)/pytest -q -n 2 tests
 
 quaderni: .venv/pronto
 	$(BIN)/python tools/quaderni.py esegui

@@ -1,10 +1,14 @@
-"""`annotated/` deve essere esattamente ciò che i quaderni esportano."""
+"""Ciò che viene dai quaderni: `annotated/` è quello che esportano, il libro ha le uscite che nbval ha confrontato."""
 
 import ast
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+
+import nbformat
+from jupyter_cache import get_cache
+from nbformat.v4 import new_code_cell, new_notebook, new_output
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -33,3 +37,20 @@ def test_imports_of_the_package_are_relative() -> None:
     "nbdev rende relative soltanto quelle di una riga: un'importazione fra parentesi, in un quaderno, si divide."
     texts = modules(ROOT / "annotated")
     assert len(texts) > 30 and not [name for name, text in texts.items() if "\nfrom annotated." in text]
+
+
+def test_a_notebook_that_passes_is_executed_for_the_book(tmp_path: Path) -> None:
+    "Non chi è stato eseguito in parte, né chi non dà le uscite che dichiarava."
+    for name in ("conftest.py", "tools/quaderni.py", "book/_config.yml"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    skipped = new_code_cell("1 / 0", metadata={"tags": ["nbval-skip"]})
+    for name, told in (("giusto", "2"), ("sbagliato", "3")):
+        outputs = [new_output("execute_result", {"text/plain": told}, execution_count=2)]
+        cells = [skipped, new_code_cell("1 + 1", outputs=outputs, execution_count=2), new_code_cell("print('a')")]
+        nbformat.write(new_notebook(cells=cells), tmp_path / "book" / f"{name}.ipynb")
+    command = [sys.executable, "-m", "pytest", "--nbval", "--nbval-current-env", "book"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "1 failed" in done.stdout, done.stdout
+    [record] = get_cache(tmp_path / "book/_build/.jupyter_cache").list_cache_records()
+    assert Path(record.uri).name == "giusto.ipynb"
