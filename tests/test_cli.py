@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import PAIRS, TEXT
 
 from annotated import load_pretrained
 from annotated.checkpoint import publish_model
 from annotated.cli import main
 from annotated.study.microlingua import generate
 from annotated.tokenizer import Tokenizer
+from conftest import PAIRS, TEXT
 
 ANNOTATED = str(Path(sys.executable).with_name("annotated"))  # il comando installato
 Write = Callable[[Path], object]

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Visit
 from playwright.sync_api import Browser, Locator, expect
 from torch import Tensor, tensor
 
@@ -16,6 +15,7 @@ from annotated.attention import attention
 from annotated.knn import attend
 from annotated.masks import causal_mask
 from annotated.study.figures import choice, live, moving, slider, switch
+from conftest import Visit
 
 HTML = Path(__file__).resolve().parent.parent / "book" / "_build" / "html"
 FIGURES = {

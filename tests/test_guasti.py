@@ -18,7 +18,6 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from conftest import Setting
 from filelock import FileLock
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -34,6 +33,7 @@ from annotated.study.efficient import fixed_mask, local_mask, strided_mask
 from annotated.study.microlingua import generate
 from annotated.tokenizer import Tokenizer, reservoir_sample
 from annotated.training import LOG_EVERY, TrainingConfig, batch_stream, train, validation_loss
+from conftest import Setting
 
 SHAPE = {"d_model": 32, "d_ff": 64, "h": 2, "N": 1, "max_len": 64}
 SHORT = TrainingConfig(max_steps=40, max_tokens=256, warmup=20, valid_every=20, average=3)

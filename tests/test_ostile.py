@@ -17,7 +17,6 @@ import pytest
 import safetensors.torch
 import sentencepiece as spm
 import torch
-from conftest import PAIRS, TEXT
 from safetensors import safe_open
 
 from annotated import AnnotatedError, Config, Transformer, load_pretrained, translate
@@ -27,6 +26,7 @@ from annotated.data import LINE_LIMIT, read_lines, read_pairs
 from annotated.study.viewer import attention_view, read_attention
 from annotated.tokenizer import Tokenizer
 from annotated.training import TrainingConfig
+from conftest import PAIRS, TEXT
 
 ANNOTATED = [sys.executable, "-c", "import sys; from annotated.cli import main; sys.exit(main())"]
 Spoil = Callable[[Path], object]

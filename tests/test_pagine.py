@@ -13,8 +13,9 @@ from urllib.parse import quote, unquote, urlsplit
 import pytest
 import yaml
 from axe_playwright_python.sync_playwright import Axe
-from conftest import Visit
 from playwright.sync_api import expect
+
+from conftest import Visit
 
 HTML = Path(__file__).resolve().parent.parent / "book" / "_build" / "html"
 BASE = yaml.safe_load((HTML.parent.parent / "_config.yml").read_text("utf-8"))["html"]["baseurl"]

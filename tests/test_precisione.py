@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Setting
 from torch.amp import GradScaler
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -17,6 +16,7 @@ from annotated.engine import Objective, new_scaler, train_step, vocabulary_loss
 from annotated.layers import Dropout
 from annotated.optim import make_optimizer
 from annotated.training import TrainingConfig, on_device, train, validation_loss
+from conftest import Setting
 
 SHAPE: dict[str, Any] = {"d_model": 32, "d_ff": 64, "h": 2, "N": 1, "max_len": 64}
 CPU = torch.device("cpu")

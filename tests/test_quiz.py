@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 import yaml
-from conftest import Visit
 from playwright.sync_api import Browser, Locator, expect
 from test_appendici import BOOK, titles
+
+from conftest import Visit
 
 PARTS: list[dict[str, Any]] = yaml.safe_load((BOOK / "dati" / "quiz.yml").read_text("utf-8"))
 QUESTIONS = [question for part in PARTS for question in part["domande"]]

@@ -18,7 +18,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import Setting
 from tqdm import tqdm
 
 from annotated import AnnotatedError, Config, Transformer
@@ -28,6 +27,7 @@ from annotated.engine import Objective, train_step, vocabulary_loss
 from annotated.optim import translation_loss
 from annotated.study.microlingua import generate
 from annotated.training import TrainingConfig, make_optimizer, train
+from conftest import Setting
 
 SHAPE = {"d_model": 32, "d_ff": 64, "h": 2, "N": 1, "max_len": 64}
 SHORT = TrainingConfig(max_steps=40, max_tokens=256, warmup=20, valid_every=5, average=3)

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from axe_playwright_python.sync_playwright import Axe
-from conftest import Visit
 from matplotlib import pyplot as plt
 from playwright.sync_api import Browser, Locator, Page
 
@@ -30,6 +29,7 @@ from annotated.study.viewer import (
     read_attention,
     word_index,
 )
+from conftest import Visit
 
 ROOT = Path(__file__).resolve().parent.parent
 STUDY = ROOT / "annotated" / "study"

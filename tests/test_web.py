@@ -13,7 +13,6 @@ from typing import NamedTuple
 import pytest
 import torch
 from axe_playwright_python.sync_playwright import Axe
-from conftest import Visit
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from annotated.checkpoint import save_model
@@ -26,6 +25,7 @@ from annotated.study.microlingua import generate
 from annotated.tokenizer import Tokenizer
 from annotated.transformer import Config, Transformer, attention_weights
 from annotated.web import SENTENCES, export_web, live_model, load_web
+from conftest import Visit
 
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAM = ROOT / "annotated" / "study" / "web" / "transformer.js"
