@@ -531,6 +531,26 @@ def test_touch(browser: Browser, tmp_path: Path) -> None:
     context.close()
 
 
+@pytest.mark.parametrize("visit", ["telefono"], indirect=True)
+def test_a_piece_at_the_bottom_of_the_screen_can_be_pinned(visit: Visit, tmp_path: Path) -> None:
+    "Appena si indica un pezzo in fondo allo schermo il riquadro compare sopra di lui: il clic arriva lo stesso al pezzo."
+    page = opened(visit, attention_view(maps()), tmp_path)
+    piece = page.locator(".pezzo[data-query='4'] rect")
+    page.evaluate("document.body.style.paddingTop = '1000px'")
+    piece.evaluate("e => scrollBy(0, e.getBoundingClientRect().bottom + 6 - innerHeight)")
+    box = piece.bounding_box()
+    assert box is not None
+    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    page.mouse.move(x, y)
+    page.locator(".riquadro:not(.vuoto)").wait_for()
+    over = page.locator(".riquadro").bounding_box()
+    assert over is not None and over["y"] < y < over["y"] + over["height"]
+    page.mouse.down()
+    page.mouse.up()
+    page.mouse.move(1, 1)
+    assert page.locator(".pezzo.scelto").count() > 0
+
+
 def saved(page: Page, name: str, folder: Path) -> Path:
     with page.expect_download() as download:
         page.get_by_role("button", name=name).click()

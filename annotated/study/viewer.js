@@ -792,6 +792,7 @@ class Viewer {
   point() { // quando cambia soltanto il pezzo che si indica
     drawMarks(this);
     this.slots.riquadro.classList.toggle("vuoto", !focused(this));
+    this.slots.riquadro.classList.toggle("fissato", this.state.focus !== null);
     fill(this.slots.riquadro, drawReadout(this));
   }
 
