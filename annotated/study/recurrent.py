@@ -86,7 +86,7 @@ class Recurrent(nn.Module):
             outputs.append(state[0])
         return torch.stack(outputs, dim=1), state
 
-# %% ../../book/23_ricorrenti.ipynb #d650cd48
+# %% ../../book/23_ricorrenti.ipynb #4ed83a7e
 class LSTMCell(Cell):
     "Long short-term memory (Hochreiter e Schmidhuber 1997; porta f di Gers 2000): porte i, f, o, novità g."
 
@@ -104,7 +104,7 @@ class LSTMCell(Cell):
         c = f.sigmoid() * c + i.sigmoid() * g.tanh()
         return o.sigmoid() * c.tanh(), c
 
-
+# %% ../../book/23_ricorrenti.ipynb #fba3a009
 class GRUCell(Cell):
     "Gated recurrent unit (Cho 2014), nella forma di PyTorch: porte r e z, novità n."
 
