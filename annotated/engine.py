@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['DTYPES', 'vocabulary_loss', 'Objective', 'rank_and_size', 'sum_over_processes', 'autocast', 'train_step',
-           'train_step_in_memory', 'new_scaler']
+           'out_of_memory', 'train_step_in_memory', 'new_scaler']
 
 # %% ../book/14_passo.ipynb #34dbf685
 import contextlib
@@ -140,7 +140,13 @@ def train_step(
         scaler.update()
     return sum_over_processes(total) / tokens
 
-# %% ../book/14_passo.ipynb #bc2ff842
+# %% ../book/14_passo.ipynb #00d80930
+def out_of_memory(error: BaseException) -> bool:
+    "Se `error` dice che la memoria non basta: solo in Python e su GPU ha un tipo suo, altrove lo dice il testo."
+    said = "can't allocate memory", "bad_alloc", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED"
+    return isinstance(error, MemoryError) or any(text in str(error) for text in said)
+
+
 def train_step_in_memory(
     objective: nn.Module,
     optimizer: torch.optim.Optimizer,
@@ -152,15 +158,18 @@ def train_step_in_memory(
 ) -> tuple[Tensor, int]:  # la perdita media per pezzo, e le parti che sono servite
     """Come `train_step`, raddoppiando `parts` finché il passo non sta in memoria.
 
-    Solleva `AnnotatedError` se non ci sta nemmeno una frase per volta; con più processi non riprova,
-    perché gli altri resterebbero ad aspettare.
+    Solleva `AnnotatedError` se non ci sta nemmeno una frase per volta, o se il modello non si compila; con più
+    processi non riprova, perché gli altri resterebbero ad aspettare.
     """
     while True:
         try:
             return train_step(objective, optimizer, batch, learning_rate, parts, precision, scaler), parts
-        except RuntimeError as error:
-            full = "can't allocate memory" in str(error)  # così lo dice PyTorch su CPU
-            if not (full or isinstance(error, torch.OutOfMemoryError)):
+        except (RuntimeError, MemoryError) as error:
+            if type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
+                told = " ".join(str(error).split()[:20])
+                advice = "Installa un compilatore C++ o togli l'opzione."
+                raise AnnotatedError(f"--compile: il modello non si compila ({told}). {advice}") from error
+            if not out_of_memory(error):
                 raise
             if parts >= len(batch.src) or rank_and_size()[1] > 1:
                 raise AnnotatedError(

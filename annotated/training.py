@@ -58,7 +58,7 @@ def batch_stream(corpus: Corpus, max_tokens: int, seed: int, skip: int = 0) -> I
                 yield batch._replace(tgt_out=torch.zeros_like(batch.tgt_out))
         skip = max(0, skip - len(batches))
 
-# %% ../book/15_addestramento.ipynb #04b92754
+# %% ../book/15_addestramento.ipynb #b1cf46eb
 @without_dropout
 @torch.inference_mode()
 def validation_loss(
@@ -70,8 +70,10 @@ def validation_loss(
     for indices in make_batches(corpus.lengths, max_tokens, seed=0)[rank::size]:
         batch = Batch(*(x.to(device) for x in corpus.batch(indices)))
         with autocast(device, precision):
-            logits = model(batch.src, batch.tgt_in)
-        totals[0] += translation_loss(logits.float(), batch.tgt_out).cpu()
+            states = model.states(batch.src, batch.tgt_in).flatten(0, 1)  # (B·T, d_model)
+            # i logit a bocconi, come in addestramento: tutti insieme possono non starci
+            for x, target in zip(states.split(512), batch.tgt_out.flatten().split(512), strict=True):
+                totals[0] += translation_loss(model.embedding.logits(x).float(), target).cpu()
         totals[1] += batch.tgt_out.count_nonzero().cpu()
     loss, tokens = sum_over_processes(totals).tolist()
     return loss / tokens
@@ -111,7 +113,7 @@ def averaged_model(
         old.unlink()
     return averaged
 
-# %% ../book/15_addestramento.ipynb #746fe078
+# %% ../book/15_addestramento.ipynb #8ed0af01
 @dataclass(frozen=True)
 class TrainingConfig:
     """Come si addestra; i valori predefiniti sono quelli di Base, tranne `max_tokens` (25.000 nell'articolo).
@@ -138,11 +140,15 @@ class TrainingConfig:
             value = getattr(self, name)
             if not is_count(value) and (name, value) != ("patience", None):
                 raise AnnotatedError(f"{name} = {value}: serve un intero positivo.")
+        for name in ("factor", "smoothing", "minutes"):
+            value = getattr(self, name)
+            if type(value) not in (int, float) and (name, value) != ("minutes", None):
+                raise AnnotatedError(f"{name} = {value!r}: serve un numero.")
         if self.minutes is not None and not 0 < self.minutes < math.inf:
             raise AnnotatedError(f"minutes = {self.minutes}: serve un numero positivo.")
         if self.precision not in DTYPES:
             raise AnnotatedError(f"precision = «{self.precision}»: scegli fra {', '.join(DTYPES)}.")
-        if not is_count(self.seed + 1):
+        if type(self.seed) is not int or not is_count(self.seed + 1):
             raise AnnotatedError(f"seed = {self.seed}: serve un intero da 0 a 2⁶³ − 2.")
         if not 0 <= self.factor < math.inf:
             raise AnnotatedError(f"factor = {self.factor}: serve un numero non negativo.")
@@ -324,7 +330,7 @@ def _check_agreement(*facts: Any) -> None:
         different = "dati, vocabolario o stato diversi da quelli degli altri"
         raise AnnotatedError(f"processo {rank}: {different}. Copia la stessa cartella su ogni macchina.")
 
-# %% ../book/15_addestramento.ipynb #f557e521
+# %% ../book/15_addestramento.ipynb #17386b8e
 def check_folder(folder: Path, resume: bool) -> None:
     """Solleva `AnnotatedError` se in `folder` non si può addestrare senza toccare ciò che c'è già.
 
@@ -333,6 +339,8 @@ def check_folder(folder: Path, resume: bool) -> None:
     """
     written = {path.name for path in folder.glob("*.safetensors")}
     written |= {"config.json", "tokenizer.model", "log.jsonl"} & {path.name for path in folder.glob("*")}
+    if written == {"tokenizer.model"} and (folder / "options.json").exists():
+        return  # un addestramento fermato prima di salvare: si ricomincia
     if written and not resume:
         raise AnnotatedError(
             f"{folder}: contiene già un modello ({min(written)}). "
@@ -418,7 +426,7 @@ def on_device(batches: Iterator[Batch], device: torch.device) -> Iterator[Batch]
         batch = following
     yield batch
 
-# %% ../book/15_addestramento.ipynb #8b9f7bc8
+# %% ../book/15_addestramento.ipynb #a3f89c46
 def _tell(bar: tqdm, message: str) -> None:
     if not bar.disable:  # con più processi parla uno solo
         bar.write(message, sys.stderr)
@@ -429,13 +437,13 @@ def _steps(run: Run, training: Corpus, validation: Corpus) -> None:
     objective, config, progress = _objective(run), run.config, run.progress
     stream = batch_stream(training, config.max_tokens, config.seed, skip=progress.step)
     batches = on_device(stream, run.device)
-    if progress.step == 0:  # così riprende anche chi viene ucciso prima della prima validazione
-        _save_progress(run)
     look = {"unit": "passo", "desc": "addestramento", "disable": rank_and_size()[0] > 0}
     bar = tqdm(total=config.max_steps, initial=progress.step, **look)
     meter = _Meter(run)
     deadline = meter.started + 60 * (config.minutes or math.inf)
     with bar, _signals() as received:
+        if progress.step == 0:  # così riprende anche chi viene ucciso prima della prima validazione
+            _save_progress(run)
         while not run.finished:
             batch = next(batches)
             progress.step += 1
@@ -465,7 +473,7 @@ def _steps(run: Run, training: Corpus, validation: Corpus) -> None:
             told = f"tempo finito al passo {progress.step} di {config.max_steps}"
             _tell(bar, f"{told}: per continuare, --resume")
 
-# %% ../book/15_addestramento.ipynb #17971234
+# %% ../book/15_addestramento.ipynb #129c3f92
 def train(
     model: Transformer,
     tokenizer: Tokenizer,
@@ -478,10 +486,12 @@ def train(
 ) -> float:  # la miglior perdita di validazione, in nat per pezzo
     """Addestra `model`; in `folder` tiene i pesi migliori, lo stato da cui riprendere e `log.jsonl`.
 
-    Solleva `AnnotatedError` se `folder` contiene già un modello e non lo si riprende, o se la perdita non è
-    più un numero: lo stato salvato resta l'ultimo buono. A SIGTERM o SIGINT salva e solleva
+    Solleva `AnnotatedError` se mancano i dati, se `folder` contiene già un modello e non lo si riprende, o se
+    la perdita non è più un numero: lo stato salvato resta l'ultimo buono. A SIGTERM o SIGINT salva e solleva
     `KeyboardInterrupt`. Con `torchrun` la eseguono tutti i processi.
     """
+    if not (len(training) and len(validation)):
+        raise AnnotatedError("nessuna coppia: servono dati per addestrare e per la validazione.")
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")  # su CPU: quante forme di lotto ricorda
     device = next(model.parameters()).device
     stream = {"seed": config.seed, "max_tokens": config.max_tokens, "tokens": len(training.tokens)}

@@ -206,7 +206,7 @@ class Transformer(nn.Module):
         x = self.decoder(x, memory, None, memory_mask, caches)
         return self.embedding.logits(x[:, -1])
 
-# %% ../book/09_transformer.ipynb #2a03db52
+# %% ../book/09_transformer.ipynb #cd37cc65
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
@@ -215,12 +215,13 @@ def without_dropout(function: _F) -> _F:
 
     @wraps(function)
     def quiet(model: Transformer, *args: Any, **kwargs: Any) -> Any:
-        training = model.training
+        awake = [part for part in model.modules() if part.training]
         model.eval()
         try:
             return function(model, *args, **kwargs)
         finally:
-            model.train(training)
+            for part in awake:
+                part.training = True
 
     return cast(_F, quiet)
 

@@ -14,6 +14,7 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,11 +23,11 @@ from tqdm import tqdm
 
 from annotated import AnnotatedError, Config, Transformer
 from annotated.checkpoint import load_model, load_state, save_model
-from annotated.data import load_corpus, read_pairs
-from annotated.engine import Objective, train_step, vocabulary_loss
+from annotated.data import encode_pairs, load_corpus, make_batches, read_pairs
+from annotated.engine import Objective, train_step, train_step_in_memory, vocabulary_loss
 from annotated.optim import translation_loss
 from annotated.study.microlingua import generate
-from annotated.training import TrainingConfig, make_optimizer, train
+from annotated.training import TrainingConfig, check_folder, make_optimizer, train, validation_loss
 from conftest import Setting
 
 SHAPE = {"d_model": 32, "d_ff": 64, "h": 2, "N": 1, "max_len": 64}
@@ -242,8 +243,84 @@ def test_a_stop_between_two_checkpoints_does_not_change_the_mean(setting: Settin
 
 
 @pytest.mark.parametrize(
-    ("option", "value"), [("patience", 0), ("minutes", 0), ("minutes", math.nan), ("precision", "fp8"), ("average", 0)]
-)
-def test_impossible_options(option: str, value: float | str) -> None:
+    ("option", "value"),
+    [
+        ("patience", 0), ("minutes", 0), ("minutes", math.nan), ("precision", "fp8"), ("average", 0),
+        ("seed", "3"), ("minutes", "3"), ("smoothing", None), ("factor", True),
+    ],
+)  # fmt: skip
+def test_impossible_options(option: str, value: Any) -> None:
     with pytest.raises(AnnotatedError, match=f"^{option} = "):
         TrainingConfig(**{option: value})
+
+
+def test_no_pairs_leave_no_trace(setting: Setting, tmp_path: Path) -> None:
+    tokenizer, training, _ = setting
+    model = Transformer(Config(tokenizer.vocab_size, **SHAPE))
+    with pytest.raises(AnnotatedError, match="^nessuna coppia"):
+        train(model, tokenizer, training, encode_pairs([], tokenizer, 64), SHORT, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_stopped_before_its_first_state_starts_again(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.model").write_bytes(b"")
+    with pytest.raises(AnnotatedError, match="contiene già un modello"):
+        check_folder(tmp_path, resume=False)
+    (tmp_path / "options.json").write_text("{}")
+    for resume in (False, True):
+        check_folder(tmp_path, resume)
+
+
+def test_validation_never_holds_all_the_logits(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer, corpus, _ = setting
+    torch.manual_seed(0)
+    model = Transformer(Config(tokenizer.vocab_size, **SHAPE)).eval()
+    batches = [corpus.batch(indices) for indices in make_batches(corpus.lengths, 4096, seed=0)]
+    with torch.inference_mode():
+        total = sum(translation_loss(model(batch.src, batch.tgt_in), batch.tgt_out).item() for batch in batches)
+    positions, logits = [], model.embedding.logits
+    monkeypatch.setattr(model.embedding, "logits", lambda x: positions.append(len(x)) or logits(x))
+    loss = validation_loss(model, corpus, 4096)
+    assert loss == pytest.approx(total / sum(int(batch.tgt_out.count_nonzero()) for batch in batches), rel=1e-5)
+    assert max(positions) <= 512 < max(batch.tgt_out.numel() for batch in batches)
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError(), torch.OutOfMemoryError("CUDA out of memory."), RuntimeError("std::bad_alloc")]
+)
+def test_a_step_out_of_memory_is_retried_in_more_parts(setting: Setting, error: Exception) -> None:
+    class SmallCard(Objective):
+        room = 3
+
+        def forward(self, src: torch.Tensor, *rest: Any) -> torch.Tensor:
+            if len(src) > self.room:
+                raise error
+            return super().forward(src, *rest)
+
+    tokenizer, corpus, _ = setting
+    model = Transformer(Config(tokenizer.vocab_size, **SHAPE))
+    card, optimizer, batch = SmallCard(model), make_optimizer(model), corpus.batch(np.arange(8))
+    assert train_step_in_memory(card, optimizer, batch, 0.0, parts=1)[1] == 4
+    card.room = 0
+    with pytest.raises(AnnotatedError, match="^memoria esaurita"):
+        train_step_in_memory(card, optimizer, batch, 0.0, parts=1)
+
+
+def test_a_model_that_cannot_be_compiled_is_said(setting: Setting) -> None:
+    def without_compiler(*_: Any) -> None:
+        raise FileNotFoundError("g++")
+
+    tokenizer, corpus, _ = setting
+    model = Transformer(Config(tokenizer.vocab_size, **SHAPE))
+    objective, batch = Objective(model), corpus.batch(np.arange(2))
+    objective.states = torch.compile(model.states, backend=without_compiler)
+    with pytest.raises(AnnotatedError, match="^--compile: .*g\\+\\+.*togli l'opzione"):
+        train_step_in_memory(objective, make_optimizer(model), batch, 0.0, parts=1)
+
+
+def test_without_dropout_leaves_every_part_as_it_was(setting: Setting) -> None:
+    tokenizer, corpus, _ = setting
+    model = Transformer(Config(tokenizer.vocab_size, **SHAPE)).train()
+    model.encoder.eval()
+    validation_loss(model, corpus, 4096)
+    assert model.training and model.decoder.training and not model.encoder.training
