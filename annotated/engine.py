@@ -140,9 +140,9 @@ def train_step(
         scaler.update()
     return sum_over_processes(total) / tokens
 
-# %% ../book/14_passo.ipynb #00d80930
+# %% ../book/14_passo.ipynb #47318934
 def out_of_memory(error: BaseException) -> bool:
-    "Se `error` dice che la memoria non basta: solo in Python e su GPU ha un tipo suo, altrove lo dice il testo."
+    "Se `error` dice che la memoria non basta; fuori di Python lo si riconosce soltanto dal testo."
     said = "can't allocate memory", "bad_alloc", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED"
     return isinstance(error, MemoryError) or any(text in str(error) for text in said)
 
@@ -158,8 +158,8 @@ def train_step_in_memory(
 ) -> tuple[Tensor, int]:  # la perdita media per pezzo, e le parti che sono servite
     """Come `train_step`, raddoppiando `parts` finché il passo non sta in memoria.
 
-    Solleva `AnnotatedError` se non ci sta nemmeno una frase per volta, o se il modello non si compila; con più
-    processi non riprova, perché gli altri resterebbero ad aspettare.
+    Solleva `AnnotatedError` se non ci sta nemmeno una frase per volta, o se il modello non si compila; con
+    più processi non riprova, perché gli altri resterebbero ad aspettare.
     """
     while True:
         try:

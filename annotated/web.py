@@ -6,7 +6,7 @@
 __all__ = ['SENTENCES', 'SWAP', 'CANDIDATES', 'READY_LEVELS', 'in_bytes', 'export_web', 'load_web', 'ready_answer', 'LiveModel',
            'live_model']
 
-# %% ../book/88_nel_browser.ipynb #3f8aba63
+# %% ../book/88_nel_browser.ipynb #4fbd8459
 import base64
 import hashlib
 import json
@@ -27,6 +27,7 @@ from .common import BOS, EOS, AnnotatedError, atomic_write, reason
 from .decoding import beam_search, encode_sources, quantize_rows
 from .tokenizer import Tokenizer
 from .pretrained import load_pretrained
+from .study.microlingua import generate
 from .study.viewer import HEAD_COLORS, Kind, PageFigure, asset, attention_maps
 from .study.viewer import page_element, view_data
 from .transformer import Config, Transformer
@@ -154,7 +155,7 @@ def _rebuild(folder: Path) -> Transformer:
     model.load_state_dict(state)
     return model.eval()
 
-# %% ../book/88_nel_browser.ipynb #6b1ed90c
+# %% ../book/88_nel_browser.ipynb #195c505f
 SENTENCES = (
     "The animal didn't cross the street because it was too tired.",
     "The animal didn't cross the street because it was too wide.",
@@ -188,8 +189,14 @@ def ready_answer(
         **view_data([attention_maps(model, tokenizer, src, tgt)], READY_LEVELS),
     }
 
+# %% ../book/88_nel_browser.ipynb #750af0e0
+def _known_words(tokenizer: Tokenizer) -> list[str]:
+    "Le parole inglesi della microlingua, se il vocabolario è il suo, un pezzo per parola; se no, nessuna."
+    words = {word for x in generate(2000) for word in re.findall("[A-Za-z]+", x.en)}
+    whole = all(len(ids) == 1 for ids in tokenizer.encode(sorted(words)))
+    return sorted(words) if whole else []
 
-# %% ../book/88_nel_browser.ipynb #ab940673
+# %% ../book/88_nel_browser.ipynb #1303c559
 @dataclass(frozen=True)
 class LiveModel(PageFigure):
     "Una casella «Traduci» pronta, che un quaderno mostra da sé. La costruisce `live_model`."
@@ -203,8 +210,7 @@ class LiveModel(PageFigure):
     def __repr__(self) -> str:
         return "traduttore nel browser"
 
-
-# %% ../book/88_nel_browser.ipynb #00adda9b
+# %% ../book/88_nel_browser.ipynb #4cd28f0e
 def _live_data(name: str, sentences: Sequence[str], url: str | None) -> dict[str, Any]:
     "Di un modello: dove sono i pesi, quanti byte, e le risposte alle frasi pronte."
     model, tokenizer = load_pretrained(name)
@@ -213,6 +219,7 @@ def _live_data(name: str, sentences: Sequence[str], url: str | None) -> dict[str
         "name": Path(name).name,
         "url": url or f"_static/vivo/{name}",
         "bytes": len(_pack(model)[1]),
+        "words": _known_words(tokenizer),
         "sentences": [ready_answer(model, tokenizer, one) for one in sentences],
     }
 
@@ -255,4 +262,3 @@ def live_model(
             data | {"models": models},
         )
     )
-

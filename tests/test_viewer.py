@@ -533,7 +533,7 @@ def test_touch(browser: Browser, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("visit", ["telefono"], indirect=True)
 def test_a_piece_at_the_bottom_of_the_screen_can_be_pinned(visit: Visit, tmp_path: Path) -> None:
-    "Appena si indica un pezzo in fondo allo schermo il riquadro compare sopra di lui: il clic arriva lo stesso al pezzo."
+    "Appena si indica un pezzo in fondo allo schermo il riquadro gli compare sopra: il clic arriva lo stesso."
     page = opened(visit, attention_view(maps()), tmp_path)
     piece = page.locator(".pezzo[data-query='4'] rect")
     page.evaluate("document.body.style.paddingTop = '1000px'")

@@ -600,3 +600,42 @@ def test_pointing_at_a_word(browser: Browser, folders: dict[str, Path]) -> None:
     assert_shown(page, cross, 2)
     expect(italian(page).nth(2)).to_be_focused()
     page.close()
+
+
+def test_unknown_words_are_told(visit: Visit, folders: dict[str, Path], tmp_path: Path) -> None:
+    "Le parole fuori della microlingua si dicono prima di caricare e con la traduzione; le altre no."
+    page = visit.page
+    page.goto(f"file://{folders['mini'] / 'index.html'}")
+    warning = page.locator(".avviso")
+    translate(page, "The elephant didn't see the cat, because it was tired.")
+    expect(warning).to_contain_text("mini non ha mai visto «elephant»")
+    page.get_by_role("button", name="Carica il modello").click()
+    expect(page.locator(".stato")).to_contain_text("qui nel tuo browser")
+    expect(warning).to_contain_text("«elephant» e «,»")
+    translate(page, "The cat saw the street because it was narrow.")
+    expect(page.locator(".stato")).to_contain_text("qui nel tuo browser")
+    expect(warning).to_be_hidden()
+
+
+def test_opens_and_returns_where_the_answer_is_decided(visit: Visit, folders: dict[str, Path]) -> None:
+    "I candidati sono quelli del passo in cui le frasi gemelle si separano, anche dopo una traduzione dal vivo."
+    page, step = visit.page, "Passo 9: che cosa poteva scrivere"
+    page.goto(f"file://{folders['mini'] / 'index.html'}")
+    page.get_by_text("encoder", exact=True).click()
+    page.get_by_role("button", name=SENTENCES[1]).click()
+    expect(page.locator(".candidati .titolo")).to_have_text(step)
+    translate(page, "The fox saw the street because it was hungry.")
+    page.get_by_role("button", name="Carica il modello").click()
+    expect(page.locator(".stato")).to_contain_text(re.compile(r"pezzi in [\d,]+ (milli)?secondi"))
+    last = page.get_by_role("group", name="L'italiano, un pezzo alla volta").get_by_role("button").count()
+    expect(page.locator(".candidati .titolo")).not_to_have_text(f"Passo {last}: che cosa poteva scrivere")
+    translate(page, SENTENCES[0])
+    expect(page.locator(".traduzione")).to_contain_text("stanco")
+    expect(page.locator(".candidati .titolo")).to_have_text(step)
+    expect(page.locator(".traduzione")).to_be_in_viewport()
+    page.get_by_text("encoder", exact=True).click()
+    page.get_by_role("button", name=SENTENCES[1]).click()
+    page.get_by_role("button", name="strato 3, testa 4", exact=True).click()
+    page.get_by_role("button", name="spegni la testa 3.4").click()
+    expect(page.locator(".traduzione")).to_contain_text("largo")
+    expect(page.locator(".candidati .titolo")).to_have_text(step)  # «esso», dove la frase intera ha «essa»

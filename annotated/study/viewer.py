@@ -59,7 +59,7 @@ class AttentionMap:
                 f"{self.kind}: ogni riga di pesi dev'essere una distribuzione, non negativa e di somma 1."
             )
 
-# %% ../../book/20_vedere.ipynb #c2292b9c
+# %% ../../book/20_vedere.ipynb #1e36940b
 def attention_maps(
     model: Transformer,
     tokenizer: Tokenizer,
@@ -96,7 +96,6 @@ def read_attention(
         [target] = translate(model, tokenizer, [source])
     [tgt] = encode_sources(tokenizer, [target], limit, "traduzione")
     return attention_maps(model, tokenizer, src, tgt)
-
 
 # %% ../../book/82_dietro_le_figure.ipynb #1067f36d
 import base64

@@ -8,7 +8,11 @@
 const percent = (x) => `${Math.round(100 * x)} %`;
 const decimal = (x, digits) => x.toFixed(digits).replace(".", ",");
 const pause = () => new Promise((resolve) => setTimeout(resolve)); // lascia che la pagina si ridisegni
+const list = (texts) => new Intl.ListFormat("it").format(texts);
+const duration = (ms) => (ms < 1000 ? `${Math.max(1, Math.round(ms))} millisecondi` : `${decimal(ms / 1000, 1)} secondi`);
 const NOTHING = "Scrivi una frase in inglese, o scegline una pronta.";
+const REDRAW = 100; // mentre il modello scrive si ridisegna al più ogni tanti millisecondi
+const WORDS = /[\p{L}\p{M}\p{N}]+|\S/gu, WORD = /^[\p{L}\p{M}\p{N}]+$/u; // di un testo, le parole e i segni fuori delle parole
 const [ENCODER, , CROSS] = range(3); // l'ordine delle mappe: encoder, decoder, cross
 const sourceOf = ({ maps }) => maps[ENCODER].query, writtenOf = ({ maps }) => maps[CROSS].query;
 
@@ -19,19 +23,16 @@ function toMap(kind, tables, queries, keys) {
   return withAxes({ kind, N, h, T, S, queries, keys }, weights);
 }
 
-// L'esito del modello vivo: si allunga di un pezzo a ogni passo, e li rende uno alla volta.
-function* liveResults({ model, tokenizer }, text, ids) {
-  const encoded = model.encode(ids), source = ids.map((id) => tokenizer.pieces[id]), steps = [];
-  for (const step of model.write(ids, { encoded })) {
-    steps.push(step);
-    const written = steps.map(({ id }) => tokenizer.pieces[id]), known = [tokenizer.pieces[BOS], ...written.slice(0, -1)];
-    const tables = (kind) => range(model.layers[kind]).map((l) => range(model.heads[kind]).map((h) => steps.map((one) => one[kind][l][h])));
-    yield {
-      text, translation: tokenizer.decode(steps.map(({ id }) => id)),
-      candidates: steps.map(({ candidates }) => candidates.map(({ id, probability }) => [tokenizer.pieces[id], probability])),
-      maps: [toMap("encoder", encoded.attention, source, source), toMap("decoder", tables("decoder"), written, known), toMap("cross", tables("cross"), written, source)],
-    };
-  }
+// L'esito del modello vivo, dai passi che ha scritto fin qui.
+function liveResult({ model, tokenizer }, text, ids, encoded, steps) {
+  const source = ids.map((id) => tokenizer.pieces[id]), written = steps.map(({ id }) => tokenizer.pieces[id]);
+  const tables = (kind) => range(model.layers[kind]).map((l) => range(model.heads[kind]).map((h) => steps.map((one) => one[kind][l][h])));
+  const known = [tokenizer.pieces[BOS], ...written.slice(0, -1)];
+  return {
+    text, translation: tokenizer.decode(steps.map(({ id }) => id)),
+    candidates: steps.map(({ candidates }) => candidates.map(({ id, probability }) => [tokenizer.pieces[id], probability])),
+    maps: [toMap("encoder", encoded.attention, source, source), toMap("decoder", tables("decoder"), written, known), toMap("cross", tables("cross"), written, source)],
+  };
 }
 
 // Il passo in cui il modello ha esitato di più: quello in cui il primo candidato è meno probabile.
@@ -47,16 +48,21 @@ function modelAt(url, progress) {
 class LiveBox {
   constructor(host, styles, data, ready) { // `ready`: di ogni modello, gli esiti delle frasi pronte
     const shadow = host.attachShadow({ mode: "open" }), [viewerStyle, style] = styles;
-    // `off`: le teste spente; `plain`: la traduzione con tutte accese; `run`: quale richiesta è l'ultima
-    Object.assign(this, { host, data, m: 0, live: null, ready, result: null, off: new Set(), plain: "", run: 0, loading: false, asked: "", picked: null, wanted: null });
+    // `off`: le teste spente; `plain`: la traduzione con tutte accese; `run`: quale richiesta è l'ultima; `picked`: il passo di
+    // cui si vedono i candidati, se lo si è scelto; `looking`: se dopo la traduzione si va a guardarla
+    Object.assign(this, { host, data, m: 0, live: null, ready, result: null, off: new Set(), plain: "", run: 0, loading: false, asked: "", picked: null, wanted: null, looking: false });
     this.offer = html("div", { class: "offerta", hidden: true });
     this.status = html("p", { role: "status", class: "stato" });
+    this.warning = html("p", { role: "status", class: "avviso" });
     this.choices = html("div", { class: "modelli" });
+    this.answer = html("div", { class: "esito" });
+    this.reply = html("div", { class: "risposta" }, this.status, this.warning, this.answer);
+    this.candidates = html("section", { class: "candidati" });
     this.pieces = html("div", { class: "esito" });
     const figure = html("div");
     reserve(figure);
     shadow.append(html("style", {}, style), html("div", { class: "vivo", role: "group", "aria-label": "Traduttore dall'inglese all'italiano" },
-      this.drawForm(), this.offer, this.status, this.drawSentences(), this.choices, this.pieces, figure));
+      this.choices, this.drawSentences(), this.drawForm(), this.offer, this.reply, this.candidates, this.pieces, figure));
     followTheme(host);
     this.viewer = new Viewer(figure, viewerStyle, firstState(data.start), { changed: (v) => this.changed(v), address: (fields) => this.address(fields) });
     whenNear(figure, data.anchor, () => this.viewer.open()); // su un telefono il visore sta più giù di ciò che si vede
@@ -83,10 +89,10 @@ class LiveBox {
     const enter = (event) => {
       if (event.key !== "Enter" || event.shiftKey) return;
       event.preventDefault();
-      this.translate();
+      this.submit();
     };
     this.box = html("textarea", { id: "frase", rows: 2, maxlength: 600, lang: "en", spellcheck: "false", keydown: enter });
-    return html("form", { submit: (event) => { event.preventDefault(); this.translate(); } },
+    return html("form", { submit: (event) => { event.preventDefault(); this.submit(); } },
       html("label", { for: "frase" }, "Una frase in inglese"), html("div", { class: "riga" }, this.box, html("button", { class: "forte" }, "Traduci")));
   }
   drawSentences() {
@@ -97,16 +103,22 @@ class LiveBox {
 
   choose(text) {
     this.box.value = text;
-    this.translate();
+    this.submit();
   }
 
   // -------- tradurre
+  submit() {
+    this.looking = true;
+    this.translate();
+  }
+
   async translate() {
     const text = this.box.value.trim(), mine = ++this.run;
     if (this.loading) return this.say("Il modello sta arrivando: poi traduco.");
     this.offer.hidden = true;
     if (text !== this.asked) this.picked = null;
     this.asked = text;
+    this.warning.textContent = this.warn(text);
     if (!text) return this.say(NOTHING);
     if (!this.live) return this.known(text) && !this.off.size ? this.finish(this.known(text)) : this.ask();
     const { model, tokenizer } = this.live, ids = tokenizer.encode(text), max = model.config.max_len;
@@ -118,16 +130,28 @@ class LiveBox {
     model.off = new Set();
     if (this.off.size) this.plain = tokenizer.decode(model.greedy(ids));
     model.off = this.off;
-    const started = performance.now(), { focus, k } = this.viewer.state;
-    let last = null;
-    for (last of liveResults(this.live, text, ids)) { // mentre scrive si guarda l'ultimo pezzo, poi si torna a quello scelto
-      this.picked = last.candidates.length - 1;
-      this.show(last, k === ENCODER ? {} : { focus: { panel: 0, query: writtenOf(last)[this.viewer.state.words ? "words" : "pieces"].length - 1, key: null } });
+    const { picked } = this, { focus, k } = this.viewer.state, steps = [];
+    let spent = 0, drawn = performance.now();
+    const timed = (work) => { // il tempo è quello del calcolo, non quello del disegno
+      const start = performance.now(), value = work();
+      spent += performance.now() - start;
+      return value;
+    };
+    const encoded = timed(() => model.encode(ids)), writing = model.write(ids, { encoded });
+    const result = () => liveResult(this.live, text, ids, encoded, steps);
+    for (let step; !(step = timed(() => writing.next())).done;) {
+      steps.push(step.value);
+      if (performance.now() - drawn < REDRAW) continue;
+      const now = result(); // mentre scrive si guarda l'ultimo pezzo, poi si torna a quello scelto
+      this.picked = steps.length - 1;
+      this.show(now, k === ENCODER ? {} : { focus: { panel: 0, query: writtenOf(now)[this.viewer.state.words ? "words" : "pieces"].length - 1, key: null } });
       await pause();
       if (mine !== this.run) return;
       model.off = this.off; // il modello è di tutte le caselle della pagina: intanto un'altra può averlo usato
+      drawn = performance.now();
     }
-    this.finish(last, `${last.candidates.length} pezzi in ${decimal((performance.now() - started) / 1000, 1)} secondi, qui nel tuo browser.`, { focus });
+    this.picked = picked;
+    this.finish(result(), `${steps.length} pezzi in ${duration(spent)}, qui nel tuo browser.`, { focus });
   }
 
   finish(result, message = "", change = {}) {
@@ -136,6 +160,28 @@ class LiveBox {
     const before = this.off.size ? ` Con tutte le teste accese: «${this.plain}»` : "";
     this.say(`${message}${before}`.trim());
     remember(this.address(toFields(this.viewer)));
+    if (this.looking) this.look();
+    this.looking = false;
+  }
+
+  look() { // porta in vista la traduzione e il disegno, se il disegno sta più giù; il fuoco resta dov'è
+    if (this.viewer.host.getBoundingClientRect().top < 0.6 * innerHeight) return;
+    const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
+    this.reply.scrollIntoView({ block: "start", behavior: still ? "auto" : "smooth" });
+  }
+
+  // Ciò che il modello non può conoscere: se il suo vocabolario è chiuso, le parole che non vi sono; se no, i segni mai visti.
+  unknown(text) {
+    const { words } = this.model, found = [...new Set(text.normalize("NFKC").match(WORDS) ?? [])];
+    return found.filter((one) => (words.length && WORD.test(one) ? !words.includes(one) : this.live?.tokenizer.encode(one).includes(UNK)));
+  }
+
+  warn(text) {
+    const found = this.unknown(text).map((one) => `«${one}»`), others = this.data.models.filter(({ words }) => !words.length);
+    if (!found.length) return "";
+    const shown = found.length > 6 ? [...found.slice(0, 5), `altri ${found.length - 5}`] : found;
+    const advice = this.model.words.length && others.length ? ` Per l'inglese vero passa a ${others[0].name}.` : "";
+    return `${this.model.name} non ha mai visto ${list(shown)}: lì scrive a caso.${advice}`;
   }
 
   // Senza modello e senza risposta pronta: si chiede prima di scaricare.
@@ -155,6 +201,8 @@ class LiveBox {
 
   giveUp(message) {
     this.offer.hidden = true;
+    this.looking = false;
+    this.warning.textContent = "";
     this.off.clear();
     if (this.result) this.show(this.result);
     this.say(message);
@@ -220,8 +268,9 @@ class LiveBox {
 
   refresh() {
     this.drawChoices();
-    fill(this.pieces, [this.drawRow("source", "en", "L'inglese, in pezzi"), this.drawRow("written", "it", "L'italiano, un pezzo alla volta"),
-      html("p", { class: "traduzione", lang: "it" }, this.result.translation), this.drawTools(), this.drawCandidates()]);
+    fill(this.answer, [html("p", { class: "traduzione", lang: "it" }, this.result.translation), this.drawTools()]);
+    fill(this.candidates, this.drawCandidates());
+    fill(this.pieces, [this.drawRow("source", "en", "L'inglese, in pezzi"), this.drawRow("written", "it", "L'italiano, un pezzo alla volta")]);
   }
 
   drawChoices() {
@@ -265,20 +314,35 @@ class LiveBox {
     if (asks || seen) this.viewer.set({ over: this.spot(asks ? "query" : "key", i) });
   }
 
+  get twin() { // la stessa frase con l'altra parola della coppia, se c'è
+    const { swap } = this.data, n = swap.findIndex((word) => new RegExp(`\\b${word}\\b`).test(this.result.text));
+    const [word, other] = [swap[n], swap[1 - n]];
+    return n < 0 ? null : { word, other, text: this.result.text.replace(new RegExp(`\\b${word}\\b`), other) };
+  }
+
   drawTools() {
-    const [one, two] = this.data.swap, word = this.data.swap.find((x) => new RegExp(`\\b${x}\\b`).test(this.result.text)), other = word === one ? two : one;
-    const swap = word && html("button", { type: "button", "data-chiave": "scambia", click: () => this.choose(this.result.text.replace(new RegExp(`\\b${word}\\b`), other)) },
-      "Metti ", html("i", { lang: "en" }, other), " al posto di ", html("i", { lang: "en" }, word));
+    const { twin } = this;
+    const swap = twin && html("button", { type: "button", "data-chiave": "scambia", click: () => this.choose(twin.text) },
+      "Metti ", html("i", { lang: "en" }, twin.other), " al posto di ", html("i", { lang: "en" }, twin.word));
     const on = this.off.size > 0 && html("button", { type: "button", "data-chiave": "accendi", click: () => { this.off.clear(); this.translate(); } }, "Riaccendi tutte le teste");
     return html("div", { class: "gruppo" }, swap, on);
   }
 
+  // Il passo che si mostra se non se ne è scelto uno: quello in cui ci si separa dalla stessa frase con tutte le teste, o dalla
+  // gemella, se sono fra le pronte; se no, il più incerto.
+  get telling() {
+    const text = ({ maps }) => maps[CROSS].queries, mine = text(this.result);
+    const others = [this.off.size > 0 && this.known(this.result.text), this.twin && this.known(this.twin.text)].filter((one) => one);
+    const apart = others.map((other) => mine.findIndex((piece, t) => piece !== text(other)[t])).find((t) => t >= 0);
+    return apart ?? hesitation(this.result);
+  }
+
   // I primi cinque candidati del pezzo italiano scelto.
   drawCandidates() {
-    const t = this.picked ?? hesitation(this.result), label = ([piece]) => axis([OPENS, piece]).pieces[1];
+    const t = this.picked ?? this.telling, label = ([piece]) => axis([OPENS, piece]).pieces[1];
     const bars = this.result.candidates[t].map((one) => html("li", { "data-scelto": String(one[0] === this.result.maps[CROSS].queries[t]) },
       html("span", { lang: "it" }, label(one)), html("span", { class: "barra", style: `--lunghezza: ${100 * one[1]}%` }), html("span", { class: "cifra" }, `${decimal(100 * one[1], 1)} %`)));
-    return html("section", {}, html("p", { class: "titolo" }, `Passo ${t + 1}: che cosa poteva scrivere`), html("ol", {}, ...bars));
+    return [html("p", { class: "titolo" }, `Passo ${t + 1}: che cosa poteva scrivere`), html("ol", {}, ...bars)];
   }
 
   // -------- l'indirizzo porta la frase, il modello, le teste spente e ciò che si guarda
