@@ -176,7 +176,7 @@ def publish_model(
         if old.name not in names and re.fullmatch(r"model(-\d+-of-\d+)?\.safetensors", old.name):
             old.unlink()
 
-# %% ../book/81_salvare.ipynb #76731bef
+# %% ../book/81_salvare.ipynb #bd684519
 def save_state(
     path: Path, model: Transformer, optimizer: torch.optim.Optimizer, tokenizer: Tokenizer, **progress: Any
 ) -> None:
@@ -185,12 +185,12 @@ def save_state(
     for i, averages in optimizer.state_dict()["state"].items():
         tensors |= {f"adam.{i}.{name}": tensor for name, tensor in averages.items()}
     tensors["random"] = torch.get_rng_state()
-    if torch.cuda.is_available():
-        tensors["random_cuda"] = torch.cuda.get_rng_state()
+    if (device := next(model.parameters()).device).type == "cuda":
+        tensors["random_cuda"] = torch.cuda.get_rng_state(device)
     origin = {"vocabulary": tokenizer.fingerprint, "config": asdict(model.config)}
     save_tensors(path, tensors, {**origin, **progress})
 
-# %% ../book/81_salvare.ipynb #23160e34
+# %% ../book/81_salvare.ipynb #308396c7
 def load_state(
     path: Path, model: Transformer, optimizer: torch.optim.Optimizer, tokenizer: Tokenizer
 ) -> dict[str, Any]:  # ciò che era in `progress`
@@ -207,6 +207,6 @@ def load_state(
         raise AnnotatedError(
             f"{path}: stato rovinato. Copialo di nuovo o ricomincia in un'altra cartella."
         ) from error
-    if torch.cuda.is_available() and "random_cuda" in tensors:
-        torch.cuda.set_rng_state(tensors["random_cuda"])
+    if (device := next(model.parameters()).device).type == "cuda" and "random_cuda" in tensors:
+        torch.cuda.set_rng_state(tensors["random_cuda"], device)
     return metadata

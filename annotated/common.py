@@ -92,7 +92,7 @@ def _remove_orphans(folder: Path) -> None:
             _lock(file)
             path.unlink()
 
-# %% ../book/86_dentro_il_pacchetto.ipynb #8ad1be23
+# %% ../book/86_dentro_il_pacchetto.ipynb #8f4ec75e
 def _temporary(folder: Path) -> BinaryIO:
     "Un file provvisorio nuovo, con il suo lucchetto."
     while True:
@@ -120,7 +120,8 @@ def _replacing(path: Path) -> Iterator[BinaryIO]:
     try:
         with file:
             if path.exists():
-                shutil.copymode(path, temporary)
+                with suppress(OSError):  # qualche disco, di rete o FAT, non lascia cambiare i permessi
+                    shutil.copymode(path, temporary)
             yield file
             file.flush()
             os.fsync(file.fileno())

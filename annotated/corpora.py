@@ -56,12 +56,14 @@ CORPORA = {
     "wmt14-en-fr": PublicCorpus(("en", "fr"), *_WMT14, "fr-en", 40_836_715, 7_776, *_WMT14_REST),
 }  # fmt: skip
 
-# %% ../book/91_corpora.ipynb #00b29359
+# %% ../book/91_corpora.ipynb #2c57eff4
 def clean(
     text: str | None,  # nei depositi una frase può mancare
 ) -> str:
-    "La frase su una riga: tabulazioni, a capo e spazi ripetuti diventano uno spazio solo."
-    return " ".join((text or "").split())
+    "La frase su una riga, con spazi semplici; vuota, se non vi si vede un carattere."
+    line = " ".join((text or "").split())
+    # ▁ e � si stampano, ma SentencePiece non ne fa pezzi
+    return line if any(c.isprintable() and c not in " ▁\ufffd" for c in line) else ""
 
 # %% ../book/91_corpora.ipynb #0ed011fc
 def _load(corpus: PublicCorpus, split: str, source: Path | None) -> Iterator[tuple[str | None, str | None]]:
@@ -137,13 +139,15 @@ class Written(NamedTuple):
         kept = f"train {train}, valid {valid}, test {test} coppie"
         return f"{kept}; scartate {empty} vuote e {shared} in comune con valid o test"
 
-# %% ../book/91_corpora.ipynb #51b28e15
+# %% ../book/91_corpora.ipynb #cbceedc4
 def _check(out: Path, valid_size: int) -> None:
     "Ciò che si può sapere prima di cominciare, di qualunque corpus si tratti."
     if valid_size < 1:
         raise AnnotatedError(f"{valid_size} coppie di validazione: ne serve almeno una.")
+    killed = any(out.glob(".*.parziale"))  # chi è stato ucciso può aver lasciato valid e test, non train
     for path in sorted(out.iterdir()) if out.is_dir() else []:
-        if path.name.startswith(("train", "valid", "test")) and ".tsv" in path.suffixes:
+        names = ("train",) if killed else ("train", "valid", "test")
+        if path.name.startswith(names) and ".tsv" in path.suffixes:
             raise AnnotatedError(
                 f"{path}: esiste già. Scegli un'altra cartella o togli i file .tsv di prima."
             )

@@ -139,7 +139,7 @@ def make_batches(
     batches.append(order[start:])
     return [batches[i] for i in rng.permutation(len(batches))]
 
-# %% ../book/12_dati.ipynb #c4a65c9f
+# %% ../book/12_dati.ipynb #26501f23
 LINE_LIMIT = 1_000_000  # byte: nessuna frase è così lunga, e ciò che non è testo non riempie la memoria
 
 
@@ -158,6 +158,9 @@ def decode_lines(
         try:
             text = line.decode("utf-8-sig" if number == 1 else "utf-8")
         except UnicodeDecodeError as error:
+            if number == 1 and line.startswith(b"\x1f\x8b"):
+                told = f"{name}: è compresso con gzip"
+                raise AnnotatedError(f"{told}. Scompattalo, o usa .xz.") from error
             raise AnnotatedError(
                 f"{name}, riga {number}: non è UTF-8. Riconvertila (per esempio con iconv)."
             ) from error

@@ -5,13 +5,13 @@
 # %% auto #0
 __all__ = ['Scores', 'evaluate']
 
-# %% ../book/17_valutazione.ipynb #f0d0ecc0
+# %% ../book/17_valutazione.ipynb #c11a5e9c
 from dataclasses import dataclass
 
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
-from .common import number
+from .common import AnnotatedError, number
 
 # %% ../book/17_valutazione.ipynb #f8c55fe7
 @dataclass(frozen=True)
@@ -31,12 +31,14 @@ class Scores:
             f"frasi identiche al riferimento: {number(self.exact, '.1%')}"
         )
 
-# %% ../book/17_valutazione.ipynb #429b445e
+# %% ../book/17_valutazione.ipynb #6cf136eb
 def evaluate(
     translations: list[str],
     references: list[str],  # una per traduzione
 ) -> Scores:
     "BLEU (Papineni 2002) e chrF (Popović 2015) calcolati da sacreBLEU (Post 2018)."
+    if not references:
+        raise AnnotatedError("nessuna frase da valutare: servono le traduzioni e i loro riferimenti.")
     bleu, chrf = BLEU(), CHRF()
     return Scores(
         bleu=bleu.corpus_score(translations, [references]).score,

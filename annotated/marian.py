@@ -6,12 +6,11 @@
 __all__ = ['concatenated_order', 'reorder', 'start_from_zero', 'marian_name', 'marian_tensors', 'marian_config',
            'marian_vocabulary', 'export_marian']
 
-# %% ../book/18_marian.ipynb #3d06c455
+# %% ../book/18_marian.ipynb #3ed3968f
 import json
 import math
 import os
-import secrets
-import shutil
+from contextlib import suppress
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from .common import BOS, EOS, PAD, UNK, AnnotatedError, atomic_write, reason
+from .common import BOS, EOS, PAD, UNK, AnnotatedError, atomic_write
 from .tokenizer import Tokenizer
 from .pretrained import load_pretrained
 from .transformer import Config, Transformer
@@ -138,12 +137,13 @@ def marian_vocabulary(tokenizer: Tokenizer) -> dict[str, int]:
     pieces[PAD] = "<inutilizzato>"
     return {piece: i for i, piece in enumerate([*pieces, "<pad>"])}
 
-# %% ../book/18_marian.ipynb #5c828a56
+# %% ../book/18_marian.ipynb #6b5c19df
 def _generation(config: Config) -> dict[str, Any]:
     V = config.vocab_size
     return {
         "decoder_start_token_id": V, "pad_token_id": V, "eos_token_id": EOS, "forced_eos_token_id": EOS,
         "bad_words_ids": [[PAD], [UNK], [BOS], [V]], "max_length": config.max_len, "num_beams": 4,
+        "length_penalty": 0.4, "early_stopping": "never",  # ciò che più somiglia alla nostra beam search
     }  # fmt: skip
 
 
@@ -167,37 +167,43 @@ def _marian_files(model: Transformer, tokenizer: Tokenizer) -> dict[str, bytes]:
     pieces = {"source.spm": tokenizer.model, "target.spm": tokenizer.model}
     return {**files, **pieces, "model.safetensors": weights}
 
-# %% ../book/18_marian.ipynb #a0b70b92
+# %% ../book/18_marian.ipynb #0091e8f3
 def export_marian(
     folder: str | Path,  # un modello del libro: la sua cartella, o il nome di uno pubblicato
     out: str | Path,  # la cartella da creare
 ) -> None:
     """Scrive in `out` il modello come lo legge `transformers` (MarianMTModel), e da lì CTranslate2.
 
-    Le stesse probabilità e le stesse traduzioni. Solleva `AnnotatedError` se il modello manca o è rovinato,
-    se MarianMT non lo sa rappresentare, se `out` non è vuota o non si può scrivere; `out` resta com'era.
+    Le stesse probabilità; le stesse traduzioni con greedy, o senza normalizzazione della lunghezza. Con
+    quella predefinita, che ha un'altra formula, qualcuna può cambiare.
+
+    Solleva `AnnotatedError` se il modello manca o è rovinato, se MarianMT non lo sa rappresentare, se `out`
+    non si può scrivere o non è vuota, a meno che non sia il resto di un'esportazione uccisa.
     """
     out = Path(os.path.realpath(out))
-    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
-        raise AnnotatedError(
-            f"{out}: esiste già e non è una cartella vuota. Scegli un altro nome o svuotala."
-        )
     model, tokenizer = load_pretrained(str(folder))
     try:
         files = _marian_files(model, tokenizer)
     except AnnotatedError as error:
         raise AnnotatedError(f"{folder}: {error}") from error
-    partial = out.with_name(f".{secrets.token_hex(8)}.parziale")
-    try:
-        for name, content in files.items():
-            with atomic_write(partial / name) as file:
-                file.write(content)
-        out.mkdir(exist_ok=True)  # non si sostituisce: può essere la cartella di lavoro di qualcuno
-        for name in files:
-            os.replace(partial / name, out / name)
-    except OSError as error:
+    new, config = not out.exists(), files.pop("config.json")
+    present = {path.name for path in out.iterdir()} if out.is_dir() else set()
+    partial = {name for name in present if name.endswith(".parziale")}  # lo lascia chi viene ucciso
+    killed = bool(partial) and present - partial <= files.keys()
+    if not (new or (out.is_dir() and (killed or not present))):
         raise AnnotatedError(
-            f"{out}: non riesco a scrivere ({reason(error)}). Scegli un'altra cartella."
-        ) from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+            f"{out}: esiste già e non è una cartella vuota. Scegli un altro nome o svuotala."
+        )
+    try:
+        with atomic_write(out / "config.json") as last:  # si apre per primo e ha il suo nome per ultimo
+            last.write(config)
+            for name, content in files.items():
+                with atomic_write(out / name) as file:
+                    file.write(content)
+    except BaseException:  # anche Ctrl-C
+        with suppress(OSError):
+            for name in files:
+                (out / name).unlink(missing_ok=True)
+            if new:
+                out.rmdir()
+        raise

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from annotated import AnnotatedError, corpora
+from annotated import AnnotatedError, corpora, load_pretrained
 from annotated.cli import main
-from annotated.corpora import CORPORA, Lottery, download, normalize, prepare
+from annotated.corpora import CORPORA, Lottery, clean, download, normalize, prepare
 from annotated.data import Pair, find_data, read_pairs
 
 Row = dict[str, Any]
@@ -70,16 +70,18 @@ def test_contents_and_cleaning(tmp_path: Path) -> None:
         ("Only source.", " \n"),
         (None, "Nulla."),
         ("Nothing.", None),
+        ("\u200b \ufeff", "Uno spazio di larghezza zero."),
+        ("A replacement character.", "\ufffd"),
     ]
     source = europarl(tmp_path / "deposito", [*SENTENCES, *dirty])
     result = download("europarl-en-it", tmp_path / "dati", source, valid_size=20)
     assert set(files(tmp_path / "dati")) == {"train.tsv", "valid.tsv"}
-    assert (result.train, result.valid, result.test, result.empty, result.shared) == (281, 20, 0, 4, 0)
+    assert (result.train, result.valid, result.test, result.empty, result.shared) == (281, 20, 0, 6, 0)
     lines = b"".join(files(tmp_path / "dati").values()).decode().splitlines()
     assert sorted(lines) == sorted(
         "\t".join(("europarl", *pair)) for pair in [*SENTENCES, ("The sitting is closed.", "La seduta è tolta.")]
     )
-    assert "281" in str(result) and "4 vuote" in str(result)
+    assert "281" in str(result) and "6 vuote" in str(result)
 
 
 def test_carved_valid_is_disjoint_and_keeps_one_pair_per_sentence(tmp_path: Path) -> None:
@@ -199,6 +201,19 @@ def test_existing_data_are_left_alone(present: str, tmp_path: Path, monkeypatch:
     assert files(out) == {present: b"mio"}
 
 
+def test_a_run_killed_between_two_names_can_be_repeated(tmp_path: Path) -> None:
+    "`valid.tsv` ha già il suo nome, `train.tsv` non ancora: al suo posto un file provvisorio di nessuno."
+    source, out = europarl(tmp_path / "deposito", SENTENCES), tmp_path / "dati"
+    out.mkdir()
+    (out / "valid.tsv").write_text("di prima")
+    (out / ".0123456789abcdef.parziale").write_text("di prima")
+    download("europarl-en-it", out, source, valid_size=20)
+    assert set(files(out)) == {"train.tsv", "valid.tsv"} and len(sources(out / "valid.tsv")) == 20
+    (out / ".0123456789abcdef.parziale").write_text("di un altro")
+    with pytest.raises(AnnotatedError, match=r"train\.tsv: esiste già"):
+        download("europarl-en-it", out, source, valid_size=20)
+
+
 def fails(tmp_path: Path, match: str, name: str = "europarl-en-it", **options: Any) -> None:
     with pytest.raises(AnnotatedError, match=match) as caught:
         download(name, tmp_path / "dati", **options)
@@ -296,6 +311,12 @@ def test_prepare_refuses(english: str, italian: str, match: str, tmp_path: Path)
     with pytest.raises(AnnotatedError, match=match):
         prepare(*two_files(tmp_path, english, italian), tmp_path / "dati")
     assert files(tmp_path / "dati") == {}
+
+
+def test_what_is_not_empty_has_pieces() -> None:
+    "I caratteri fino ai surrogati, poi gli altri del piano di base, ciascuno come frase."
+    characters = [*map(chr, range(0xD800)), *map(chr, range(0xE000, 0x10000))]
+    assert all(load_pretrained("mini")[1].encode([c for c in characters if clean(c)]))
 
 
 def test_prepare_names_the_bad_line(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 import errno
 import os
+import subprocess
+import sys
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +23,7 @@ from torch import Tensor  # noqa: E402
 from annotated import Config, Transformer, load_pretrained  # noqa: E402
 from annotated.checkpoint import save_model  # noqa: E402
 from annotated.common import BOS, EOS, PAD, UNK, AnnotatedError  # noqa: E402
-from annotated.data import pad  # noqa: E402
+from annotated.data import pad, read_pairs  # noqa: E402
 from annotated.decoding import beam_search, translate  # noqa: E402
 from annotated.marian import export_marian, reorder, start_from_zero  # noqa: E402
 from annotated.study.microlingua import generate  # noqa: E402
@@ -30,6 +32,7 @@ from annotated.tokenizer import Tokenizer  # noqa: E402
 transformers.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
 
+BOOK = Path(__file__).resolve().parent.parent / "book"
 EXAMPLES = generate(60, held_out=True)
 SENTENCES = [example.en for example in EXAMPLES]
 REAL_TEXT = [
@@ -180,6 +183,19 @@ def test_generation_defaults(mini: Exported) -> None:
     assert mini.marian.generation_config.bad_words_ids == [[0], [1], [2], [mini.tokenizer.vocab_size]]
 
 
+def test_real_sentences(tmp_path: Path) -> None:
+    "L'inglese vero: senza normalizzazione le stesse traduzioni; con i valori predefiniti qualcuna può cambiare."
+    export_marian("small-en-it", tmp_path / "m")
+    model, tokenizer = load_pretrained("small-en-it")
+    marian = transformers.MarianMTModel.from_pretrained(tmp_path / "m").eval()
+    theirs = transformers.MarianTokenizer.from_pretrained(tmp_path / "m")
+    texts = [pair.source for pair in read_pairs(BOOK / "dati" / "teste.tsv.xz")][::25][:40]
+    batch = theirs(texts, padding=True, return_tensors="pt")
+    for alpha, options, least in ((0.0, {"length_penalty": 0.0}, 40), (0.6, {}, 38)):
+        text = theirs.batch_decode(marian.generate(**batch, **options), skip_special_tokens=True)
+        assert sum(a == b for a, b in zip(text, translate(model, tokenizer, texts, alpha=alpha), strict=True)) >= least
+
+
 def test_saved_again_by_transformers(mini: Exported, tmp_path: Path) -> None:
     "Ciò che `transformers` risalva è ancora lo stesso modello: le posizioni non sono fra i pesi."
     mini.marian.save_pretrained(tmp_path)
@@ -240,8 +256,10 @@ def test_h_cross_equal_to_h_is_fine(tmp_path: Path) -> None:
 def test_output_folder_is_never_overwritten(mini: Exported, tmp_path: Path) -> None:
     (tmp_path / "piena").mkdir()
     (tmp_path / "piena" / "mio.txt").write_text("mio", "utf-8")
+    (tmp_path / "pesi").mkdir()
+    (tmp_path / "pesi" / "model.safetensors").write_text("mio", "utf-8")
     (tmp_path / "file").write_text("mio", "utf-8")
-    for name in ("piena", "file"):
+    for name in ("piena", "pesi", "file"):
         with pytest.raises(AnnotatedError, match=f"{name}: esiste già"):
             export_marian(mini.folder / "nostro", tmp_path / name)
     assert [path.name for path in (tmp_path / "piena").iterdir()] == ["mio.txt"]
@@ -252,6 +270,49 @@ def test_output_folder_is_never_overwritten(mini: Exported, tmp_path: Path) -> N
 def test_empty_folder_is_filled(mini: Exported, tmp_path: Path) -> None:
     export_marian(mini.folder / "nostro", tmp_path)
     assert (tmp_path / "model.safetensors").exists()
+
+
+KILLED = """
+import os, sys
+from annotated import marian
+written, write = [], marian.atomic_write
+def atomic_write(path):
+    if len(written) == int(sys.argv[3]):
+        os._exit(9)
+    written.append(path)
+    return write(path)
+marian.atomic_write = atomic_write
+marian.export_marian(*sys.argv[1:3])
+"""
+
+
+@pytest.mark.parametrize("written", [1, 6])
+def test_a_killed_export_can_be_repeated(mini: Exported, tmp_path: Path, written: int) -> None:
+    "Chi viene ucciso lascia soltanto file suoi, nella cartella sua; config.json ha il suo nome per ultimo."
+    command = [sys.executable, "-c", KILLED, mini.folder / "nostro", tmp_path / "out", str(written)]
+    (tmp_path / "out").mkdir()
+    assert subprocess.run(command, check=False).returncode == 9
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert len(names) == written and "config.json" not in names
+    export_marian(mini.folder / "nostro", tmp_path / "out")
+    whole = {path.name for path in (mini.folder / "marian").iterdir()}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == whole
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    with pytest.raises(AnnotatedError, match="esiste già"):
+        export_marian(mini.folder / "nostro", tmp_path / "out")
+
+
+def test_an_export_writes_on_one_disk(mini: Exported, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    "La cartella può essere un disco montato: nessun file cambia cartella."
+
+    def replace(source: Path, target: Path, original: Any = os.replace) -> None:
+        if Path(source).parent != Path(target).parent:
+            raise OSError(errno.EXDEV, "Invalid cross-device link")
+        original(source, target)
+
+    monkeypatch.setattr(os, "replace", replace)
+    export_marian(mini.folder / "nostro", tmp_path)
+    assert (tmp_path / "config.json").exists()
 
 
 def test_damaged_or_missing_model(mini: Exported, tmp_path: Path) -> None:

@@ -1,9 +1,12 @@
 """Chi usa i comandi male, o apposta contro: dispositivi, modelli guasti, testi che non lo sono, nomi impossibili."""
 
+import errno
+import gzip
 import json
 import lzma
 import os
 import re
+import shlex
 import shutil
 import stat
 import subprocess
@@ -11,6 +14,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,7 +23,8 @@ import sentencepiece as spm
 import torch
 from safetensors import safe_open
 
-from annotated import AnnotatedError, Config, Transformer, load_pretrained, translate
+from annotated import AnnotatedError, Config, Transformer, evaluate, load_pretrained, translate
+from annotated.checkpoint import load_state, save_state
 from annotated.cli import main
 from annotated.common import BOS, EOS, PAD, UNK, atomic_write, one_line
 from annotated.data import LINE_LIMIT, read_lines, read_pairs
@@ -28,6 +33,7 @@ from annotated.tokenizer import Tokenizer
 from annotated.training import TrainingConfig
 from conftest import PAIRS, TEXT
 
+ROOT = Path(__file__).resolve().parent.parent
 ANNOTATED = [sys.executable, "-c", "import sys; from annotated.cli import main; sys.exit(main())"]
 Spoil = Callable[[Path], object]
 Capture = pytest.CaptureFixture[str]
@@ -74,6 +80,19 @@ def test_a_link_is_followed(model: Path, english: Path, tmp_path: Path) -> None:
         assert translate_to(tmp_path / f"verso-{name}", model, english) == 0
         assert (tmp_path / f"verso-{name}").is_symlink()
         assert len((tmp_path / f"{name}.txt").read_text("utf-8").splitlines()) == 3
+
+
+def test_a_disk_without_permissions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    "Su certi dischi di rete chmod non si può fare: il file si scrive lo stesso."
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "chmod", refuse)
+    for text in (b"uno", b"due"):
+        with atomic_write(tmp_path / "nota.txt") as file:
+            file.write(text)
+        assert (tmp_path / "nota.txt").read_bytes() == text
 
 
 def test_permissions_stay(model: Path, english: Path, tmp_path: Path, capsys: Capture) -> None:
@@ -480,6 +499,29 @@ def test_a_state_without_its_pieces(tmp_path: Path, capfd: Capture) -> None:
     assert main(["train", "--resume", "--max-steps", "4", "--out", str(out), "--device", "cpu"]) == 0
 
 
+def test_the_generator_of_the_device_where_the_model_is(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    "Nello stato va il generatore della GPU del modello, che può non essere quella corrente, o nessuno."
+    loaded, tokenizer = load_pretrained(str(model))
+    optimizer, path = torch.optim.Adam(loaded.parameters()), tmp_path / "stato"
+    asked: list[tuple[str, Any]] = []
+
+    def get(device: Any = "cuda") -> torch.Tensor:
+        asked.append(("legge", device))
+        return torch.zeros(16, dtype=torch.uint8)
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_rng_state", get)
+    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda _, device="cuda": asked.append(("scrive", device)))
+    second = torch.device("cuda", 1)
+    for device, wanted in ((torch.device("cpu"), []), (second, [("legge", second), ("scrive", second)])):
+        monkeypatch.setattr(loaded, "parameters", lambda device=device: iter([SimpleNamespace(device=device)]))
+        save_state(path, loaded, optimizer, tokenizer)
+        load_state(path, loaded, optimizer, tokenizer)
+        assert asked == wanted
+
+
 # --- 12, 13, 14. I testi e i loro nomi
 
 
@@ -504,6 +546,26 @@ def test_text_in_utf16_without_a_mark(copy: Path, tmp_path: Path, capsys: Captur
     (tmp_path / "u16.txt").write_bytes(TEXT[0].encode("utf-16-le"))
     code = main(["translate", "--model", str(copy), "--input", str(tmp_path / "u16.txt")])
     assert_refused(code, capsys.readouterr().err, "u16.txt, riga 1: contiene byte nulli")
+
+
+def test_the_wrong_compression(copy: Path, tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "frasi.gz").write_bytes(gzip.compress(TEXT[0].encode()))
+    code = main(["translate", "--model", str(copy), "--input", str(tmp_path / "frasi.gz")])
+    assert_refused(code, capsys.readouterr().err, "frasi.gz: è compresso con gzip. Scompattalo, o usa .xz.")
+
+
+def test_nothing_to_evaluate() -> None:
+    with pytest.raises(AnnotatedError, match="nessuna frase da valutare"):
+        evaluate([], [])
+
+
+def test_a_notebook_that_trains_in_a_folder_with_spaces() -> None:
+    cells = json.loads((ROOT / "book/85_base_su_gpu.ipynb").read_text("utf-8"))["cells"]
+    (code,) = ("".join(c["source"]) for c in cells if "main(command" in "".join(c["source"]))
+    received: list[str] = []
+    names = {"GPU": False, "MINUTES": 1, "data": Path("Il mio Drive/dati"), "run": Path("Il mio Drive/base")}
+    exec(code, names | {"shlex": shlex, "main": lambda command: received.extend(command) or 0})
+    assert {"Il mio Drive/dati", "Il mio Drive/base", "--resume"} <= set(received)
 
 
 def test_lines_that_end_with_cr_alone(copy: Path, tmp_path: Path, capsys: Capture) -> None:
