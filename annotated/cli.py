@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['PRETRAINED', 'RECIPES', 'Recipe', 'make_parser', 'main']
 
-# %% ../book/90_riga_di_comando.ipynb #107907c1
+# %% ../book/90_riga_di_comando.ipynb #53e60030
 import argparse
 import json
 import math
@@ -13,13 +13,12 @@ import os
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import fields, replace
 from datetime import timedelta
-from importlib.metadata import version
 from importlib.util import find_spec
-from itertools import islice
+from itertools import compress
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -27,19 +26,20 @@ import torch
 import torch.distributed as dist
 from filelock import FileLock
 
+from . import __version__
 from .common import AnnotatedError, atomic_write, number, one_line, open_input, reason
 from .corpora import CORPORA, download, prepare
 from .data import Corpus, Pair, check_sources, digest, decode_lines, encode_pairs
 from .data import find_data, load_corpus, read_lines, read_pairs
 from .decoding import PRECISIONS, encode_sources, translate, with_precision
-from .engine import DTYPES
+from .engine import DTYPES, out_of_memory
 from .evaluation import evaluate
 from .growth import grow
 from .marian import export_marian
 from .study.microlingua import generate
 from .tokenizer import Tokenizer
 from .pretrained import load_pretrained
-from .checkpoint import load_model, publish_model
+from .checkpoint import _opened, load_model, publish_model
 from .training import TrainingConfig, check_folder, reserved, train
 from .transformer import PRESETS, Config, Transformer
 
@@ -68,13 +68,25 @@ RECIPES = {
     "init": Recipe(TrainingConfig(max_steps=1000, warmup=200, factor=0.07, valid_every=100)),
 }
 
-# %% ../book/90_riga_di_comando.ipynb #0015e56f
+# %% ../book/90_riga_di_comando.ipynb #3a9e9489
+def _first() -> bool:
+    "Se questo processo è il primo, o il solo."
+    return os.environ.get("RANK", "0") == "0"
+
+
 def _say(message: str) -> None:
-    if os.environ.get("RANK", "0") == "0":  # con più processi parla uno solo
+    if _first():
         print(one_line(message), file=sys.stderr, flush=True)
 
 
+def _fail(message: str) -> int:  # il codice d'uscita
+    print(one_line(f"errore: {message}"), file=sys.stderr, flush=True)
+    return 1
+
+
 def _device(name: str) -> torch.device:
+    if name.startswith("cuda") and "LOCAL_RANK" in os.environ:  # sotto `torchrun` ognuno ha la sua
+        name = f"cuda:{os.environ['LOCAL_RANK']}"
     try:
         x = torch.zeros(1, device=name)
         x.tolist()  # «meta» fa tensori senza numeri
@@ -83,6 +95,7 @@ def _device(name: str) -> torch.device:
             f"--device {name}: non disponibile su questa macchina. Usa --device cpu."
         ) from error
     if x.device.type == "cuda":
+        torch.cuda.set_device(x.device)
         torch.set_float32_matmul_precision("high")
     return x.device
 
@@ -185,20 +198,26 @@ def _corpora(
             _say(f"{name}: scartate {number(corpus.skipped)} coppie più lunghe di {max_len} pezzi")
     return tokenizer, training, validation
 
-# %% ../book/90_riga_di_comando.ipynb #658242dd
+# %% ../book/90_riga_di_comando.ipynb #2810866d
+def _check_processes() -> None:
+    "Solleva `AnnotatedError` se di ciò che `torchrun` dà a ogni processo c'è soltanto una parte."
+    names = "RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"
+    missing = [name for name in names if not os.environ.get(name)]
+    if "RANK" in os.environ and missing:
+        told = f"c'è la variabile RANK senza {', '.join(missing)}"
+        raise AnnotatedError(f"{told}. Lancia il comando con torchrun, o togli RANK.")
+
+
 @contextmanager
-def _processes(device: torch.device) -> Iterator[torch.device]:
-    "Il dispositivo di questo processo; sotto `torchrun` mette i processi in comunicazione."
+def _processes(device: torch.device) -> Iterator[None]:
+    "Sotto `torchrun` mette i processi in comunicazione."
     if "RANK" not in os.environ:
-        yield device
+        yield
         return
-    if device.type == "cuda":
-        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-        torch.cuda.set_device(device)
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     dist.init_process_group(backend, timeout=timedelta(hours=1))
     try:
-        yield device
+        yield
     finally:
         dist.destroy_process_group()
 
@@ -242,15 +261,15 @@ def _saved_options(path: Path) -> dict[str, Any]:
         raise AnnotatedError(f"{path}: non è un file di opzioni. Cancellalo e ridai le opzioni a --resume.")
     return saved
 
-# %% ../book/90_riga_di_comando.ipynb #14ebe0ae
+# %% ../book/90_riga_di_comando.ipynb #06938e84
 def _completed(args: argparse.Namespace, folder: Path) -> argparse.Namespace:
     "Le opzioni date; poi, per chi riprende, quelle con cui si era cominciato; poi le predefinite."
     given = _chosen(args)
     saved = _saved_options(folder / "options.json") if args.resume else {}
-    known_at_start = saved.keys() | ({"init", "norm_first", "grow"} if saved else set())
-    changed = sorted(name for name in known_at_start & given.keys() if saved.get(name) != given[name])
+    changed = sorted(name for name in given if saved and saved.get(name) != given[name])
     if changed:
-        told = ", ".join(f"{name} = {given[name]}, era {saved.get(name, 'senza')}" for name in changed)
+        usual = "la scelta predefinita"
+        told = ", ".join(f"{name} = {given[name]}, era {saved.get(name, usual)}" for name in changed)
         if not {"config", "vocab_size", "init", "norm_first", "grow"}.isdisjoint(changed):
             raise AnnotatedError(f"{folder}: {told}. Il modello non si cambia: togli l'opzione.")
         _say(f"{folder}: riprendo con altre opzioni: {told}")
@@ -274,7 +293,23 @@ def _save_options(args: argparse.Namespace, folder: Path) -> None:
     with atomic_write(folder / "options.json") as file:
         file.write(json.dumps(_chosen(args), indent=1).encode())
 
-# %% ../book/90_riga_di_comando.ipynb #f66ce5fb
+# %% ../book/90_riga_di_comando.ipynb #766489af
+def _start(args: argparse.Namespace, folder: Path) -> tuple[Transformer | None, Tokenizer | None]:
+    "Il modello da cui si parte, con il suo vocabolario, se c'è: di chi riprende conta solo la forma."
+    state = folder / "state.safetensors"
+    if not args.init:
+        return None, None
+    if not (args.resume and state.exists()):
+        start, tokenizer = load_pretrained(args.init)
+        return (grow(start, args.seed) if args.grow else start), tokenizer
+    tokenizer = Tokenizer.load(folder / "tokenizer.model")
+    try:
+        with _opened(state, tokenizer) as (_, metadata):
+            return Transformer(Config(**metadata["config"])), tokenizer
+    except (KeyError, TypeError) as error:
+        raise AnnotatedError(f"{state}: non è lo stato di un addestramento. Copialo di nuovo.") from error
+
+
 def _new_model(args: argparse.Namespace, tokenizer: Tokenizer, start: Transformer | None) -> Transformer:
     "Il modello da addestrare: nuovo, oppure una copia di `start` con il dropout chiesto."
     torch.manual_seed(args.seed)
@@ -292,8 +327,9 @@ def _training_config(args: argparse.Namespace, device: torch.device) -> Training
     options |= {"precision": _precision(args.precision, device), "compiled": bool(args.compiled)}
     return TrainingConfig(**options)
 
-# %% ../book/90_riga_di_comando.ipynb #e1d787fd
+# %% ../book/90_riga_di_comando.ipynb #ea892028
 def _train(args: argparse.Namespace) -> None:
+    _check_processes()
     shape = args.config or Path(args.init or "mini").name
     folder, device = args.out or Path("runs") / shape, _device(args.device)
     args = _completed(args, folder)
@@ -304,23 +340,23 @@ def _train(args: argparse.Namespace) -> None:
         Config.preset(args.config, vocab_size=1)  # ciò che è sbagliato si rifiuta prima di creare la cartella
     if args.data:
         find_data(args.data)
+    elif args.repeat:
+        raise AnnotatedError("--repeat: vale con --data.")
     if len(dict(args.repeat)) < len(args.repeat):
         raise AnnotatedError("--repeat: una fonte è detta due volte. Lascia quella giusta.")
     check_folder(folder, args.resume)
     if args.resume and not (folder / "state.safetensors").exists():
         _say(f"{folder}: non c'è nulla da riprendere, comincio da capo")
-    with reserved(folder) if os.environ.get("LOCAL_RANK", "0") == "0" else nullcontext():
+    with reserved(folder) if _first() else nullcontext():
         _train_in(folder, device, args, config)
-    if not args.data and os.environ.get("RANK", "0") == "0":
+    if not args.data and _first():
         _measure_unseen(folder, device)
     _say(f'fatto. Prova: annotated translate --model {folder} "The animal …"')
 
 
 def _train_in(folder: Path, device: torch.device, args: argparse.Namespace, config: TrainingConfig) -> None:
     started = time.perf_counter()
-    start, tokenizer = load_pretrained(args.init) if args.init else (None, None)
-    if start and args.grow:
-        start = grow(start, args.seed)
+    start, tokenizer = _start(args, folder)
     max_len = (start.config if start else Config.preset(args.config, vocab_size=1)).max_len
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(folder / ".preparazione"):
@@ -331,10 +367,10 @@ def _train_in(folder: Path, device: torch.device, args: argparse.Namespace, conf
     _say(f"{args.init or args.config}: {size}, {device}; pronto in {number(ready, '.1f')} s")
 
     def begun() -> None:  # una ripresa rifiutata non cambia nulla
+        _save_options(args, folder)  # prima: dicono di chi è una cartella in cui non c'è ancora altro
         tokenizer.save(folder / "tokenizer.model")
-        _save_options(args, folder)
 
-    with _processes(device) as device:
+    with _processes(device):
         train(model.to(device), tokenizer, training, validation, config, folder, bool(args.resume), begun)
 
 
@@ -396,7 +432,7 @@ def _add_train(commands: Any) -> None:
     p.set_defaults(run=_train)
     _add_device(p)
 
-# %% ../book/90_riga_di_comando.ipynb #43f06413
+# %% ../book/90_riga_di_comando.ipynb #cf364268
 def _model(args: argparse.Namespace) -> tuple[Transformer, Tokenizer]:
     device = _device(args.device)
     precision = _precision(args.precision, device)
@@ -404,23 +440,48 @@ def _model(args: argparse.Namespace) -> tuple[Transformer, Tokenizer]:
     return with_precision(model, precision), tokenizer
 
 
-def _chunks(lines: Iterator[str], size: int = 1000) -> Iterator[tuple[int, list[str]]]:
-    "Le righe a gruppi, ciascuno con il numero della sua prima riga: la memoria non cresce con il file."
-    first = 1
-    while chunk := list(islice(lines, size)):
-        yield first, chunk
-        first += len(chunk)
+_Chunks = Iterator[tuple[int, list[str]]]  # righe a gruppi, ciascuno con il numero della sua prima riga
 
-# %% ../book/90_riga_di_comando.ipynb #dc1a18a6
-def _sentences(args: argparse.Namespace) -> tuple[str, Iterator[str]]:
-    "Da dove vengono le frasi da tradurre, e le frasi."
+
+def _chunks(lines: Iterator[str], more: Callable[[], bool] = lambda: True, size: int = 1000) -> _Chunks:
+    "Gruppi di `size` righe, o meno quando non ce n'è un'altra pronta: la memoria non cresce con il file."
+    first, chunk = 1, list[str]()
+    for line in lines:
+        chunk.append(line)
+        if len(chunk) == size or not more():
+            yield first, chunk
+            first, chunk = first + len(chunk), []
+    if chunk:
+        yield first, chunk
+
+
+class _Arriving:
+    "Le righe di un file, di cui si sa se la prossima è già arrivata."
+
+    def __init__(self, file: Any):
+        self.file, self.arrived = file, b""
+
+    def more(self) -> bool:
+        return b"\n" in self.arrived
+
+    def readline(self, limit: int) -> bytes:
+        while not self.more() and len(self.arrived) < limit and (block := self.file.read1(65_536)):
+            self.arrived += block
+        end = min(self.arrived.find(b"\n") + 1 or len(self.arrived), limit)
+        line, self.arrived = self.arrived[:end], self.arrived[end:]
+        return line
+
+# %% ../book/90_riga_di_comando.ipynb #9a9c07fa
+def _sentences(args: argparse.Namespace) -> tuple[str, _Chunks]:
+    "Da dove vengono le frasi da tradurre, e le frasi, a gruppi."
     if args.text is not None:
-        return "frase", iter([args.text])
+        return "frase", _chunks(iter([args.text]))
     if args.input:
-        return str(args.input), read_lines(args.input)
+        return str(args.input), _chunks(read_lines(args.input))
     if sys.stdin is None:
         raise AnnotatedError("lo standard input è chiuso. Dai una frase, o un file con --input.")
-    return "standard input", decode_lines(sys.stdin.buffer, "standard input")
+    arriving: Any = _Arriving(sys.stdin.buffer)
+    return "standard input", _chunks(decode_lines(arriving, "standard input"), arriving.more)
 
 
 def _print(text: str) -> None:
@@ -435,16 +496,16 @@ def _translate(args: argparse.Namespace) -> None:
     if args.output and args.output.is_dir():
         raise AnnotatedError(f"{args.output}: è una cartella. Aggiungi il nome del file.")
     model, tokenizer = _model(args)
-    origin, sentences = _sentences(args)
+    origin, chunks = _sentences(args)
     if args.input:  # un file sbagliato si rifiuta prima di cominciare
         for first, chunk in _chunks(read_lines(args.input)):
             encode_sources(tokenizer, chunk, model.config.max_len, origin, first)
 
     def translations() -> Iterator[str]:
-        for first, chunk in _chunks(sentences):
+        for first, chunk in chunks:
             yield from translate(
                 model, tokenizer, chunk, args.beam, args.alpha, args.max_tokens,
-                progress=args.text is None, origin=origin, first=first,
+                progress=len(chunk) > 1, origin=origin, first=first,
             )  # fmt: skip
 
     if args.output:
@@ -476,13 +537,21 @@ def _add_translate(commands: Any) -> None:
     p.set_defaults(run=_translate)
     _add_decoding(p)
 
-# %% ../book/90_riga_di_comando.ipynb #408ddfe9
+# %% ../book/90_riga_di_comando.ipynb #e689f65b
 def _evaluate(args: argparse.Namespace) -> None:
     pairs = list(read_pairs(args.pairs))
     model, tokenizer = _model(args)
-    sources = [pair.source for pair in pairs]
+    limit, encoded = model.config.max_len, tokenizer.encode([pair.source for pair in pairs])
+    fits = [0 < len(ids) < limit for ids in encoded]  # fine compresa
+    if not any(fits):
+        raise AnnotatedError(f"{args.pairs}: nessuna frase entra in {limit} pezzi. Dividile.")
+    if skipped := [str(line) for line, fit in enumerate(fits, 1) if not fit]:
+        lines = ", ".join(skipped[:10]) + (", …" if len(skipped) > 10 else "")
+        told = f"scartate {number(len(skipped))} coppie, vuote o più lunghe di {limit} pezzi"
+        _say(f"{args.pairs}: {told} (righe {lines})")
+    pairs = list(compress(pairs, fits))
     hypotheses = translate(
-        model, tokenizer, sources, args.beam, args.alpha, args.max_tokens,
+        model, tokenizer, [pair.source for pair in pairs], args.beam, args.alpha, args.max_tokens,
         progress=True, origin=str(args.pairs),
     )  # fmt: skip
     _print(one_line(f"{args.pairs}: {len(pairs)} frasi, beam {args.beam}, alfa {args.alpha}"))
@@ -497,7 +566,7 @@ def _add_evaluate(commands: Any) -> None:
     p.set_defaults(run=_evaluate)
     _add_decoding(p)
 
-# %% ../book/90_riga_di_comando.ipynb #5d5cdf97
+# %% ../book/90_riga_di_comando.ipynb #ab29874f
 def _attention(args: argparse.Namespace) -> None:
     from annotated.study.viewer import attention_view, check_page, read_attention
 
@@ -506,10 +575,11 @@ def _attention(args: argparse.Namespace) -> None:
     maps = [read_attention(model, tokenizer, args.text, args.target)]
     if args.other is not None:
         maps.append(read_attention(model, tokenizer, args.other))
-    view = attention_view(*maps)
-    view.save(args.output, f"Attenzione: {args.text}")
-    for _, _, cross in maps:
-        _say("traduzione: " + "".join(cross.queries[:-1]).replace("▁", " ").strip())
+    written = ["".join(cross.queries[:-1]).replace("▁", " ").strip() for *_, cross in maps]
+    view = attention_view(*maps, kind="cross", focus=0)  # si apre su chi scrive la prima parola
+    view.save(args.output, f"Attenzione: {args.text} → {written[0]}")
+    for translation in written:
+        _say(f"traduzione: {translation}")
     _say(f"{args.output}: {view.size / 1000:.0f} kB")
 
 # %% ../book/90_riga_di_comando.ipynb #88e08538
@@ -524,10 +594,11 @@ def _add_attention(commands: Any) -> None:
     p.set_defaults(run=_attention)
     _add_device(p)
 
-# %% ../book/90_riga_di_comando.ipynb #203e07fa
+# %% ../book/90_riga_di_comando.ipynb #7fc3e11c
 def _export(args: argparse.Namespace) -> None:
     renewed = args.to == "web" and (args.out / "modello.js").exists()
-    if args.out.is_dir() and any(args.out.iterdir()) and not renewed:
+    own = args.to == "marian"  # che della sua cartella giudica da sé: può finire un'esportazione uccisa
+    if not (own or renewed) and args.out.is_dir() and any(args.out.iterdir()):
         raise AnnotatedError(f"{args.out}: non è una cartella vuota. Scegli un altro nome o svuotala.")
     if args.to == "marian":
         export_marian(args.model, args.out)
@@ -607,11 +678,11 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"errore: {one_line(message)}. Prova «{self.prog} --help».\n")
 
-# %% ../book/90_riga_di_comando.ipynb #ae1a3e4a
+# %% ../book/90_riga_di_comando.ipynb #34444acf
 def make_parser() -> argparse.ArgumentParser:
     "I comandi e le loro opzioni."
     parser = _Parser(prog="annotated", description="Il Transformer annotato: addestra, traduce, valuta.")
-    named = f"annotated {version('annotated')}"
+    named = f"annotated {__version__}"
     parser.add_argument("--version", action="version", help="mostra la versione ed esce", version=named)
     commands = parser.add_subparsers(dest="command", required=True, metavar="comando", title="comandi")
     for add in (
@@ -620,7 +691,7 @@ def make_parser() -> argparse.ArgumentParser:
         add(commands)
     return parser
 
-# %% ../book/90_riga_di_comando.ipynb #9c415360
+# %% ../book/90_riga_di_comando.ipynb #ad12330a
 def _flush() -> None:
     "Scrive ciò che resta; se non si può lo butta, perché Python, uscendo, non ci riprovi."
     try:
@@ -644,17 +715,18 @@ def main(
         finally:
             _flush()
     except AnnotatedError as error:
-        _say(f"errore: {error}")
-        return 1
+        return _fail(str(error))
     except BrokenPipeError:
         return 141
     except UnicodeEncodeError as error:
         told = f"lo standard output è in {error.encoding}, che non ha «{error.object[error.start]}»"
-        _say(f"errore: {told}. Imposta PYTHONIOENCODING=utf-8.")
-        return 1
+        return _fail(f"{told}. Imposta PYTHONIOENCODING=utf-8.")
     except OSError as error:
-        _say(f"errore: {error.filename or 'lettura o scrittura'}: {reason(error)}.")
-        return 1
+        return _fail(f"{error.filename or 'lettura o scrittura'}: {reason(error)}.")
+    except (MemoryError, RuntimeError) as error:
+        if not out_of_memory(error):
+            raise
+        return _fail("memoria esaurita: riduci --max-tokens o --beam.")
     except KeyboardInterrupt as stop:
         _say(f"interrotto: {str(stop) or 'ciò che era salvato resta'}.")
         return 130

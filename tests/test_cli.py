@@ -8,13 +8,15 @@ import shutil
 import subprocess
 import sys
 import time
+from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
-from annotated import load_pretrained
+import annotated
+from annotated import cli, load_pretrained
 from annotated.checkpoint import publish_model
 from annotated.cli import main
 from annotated.study.microlingua import generate
@@ -79,6 +81,10 @@ def test_resume_remembers_the_options(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "riprendo con altre opzioni: max_steps = 8, era 4\n" in capsys.readouterr().err
     told, silent = (files(tmp_path / name) for name in ("ridette", "taciute"))
     assert told["model.safetensors"] == silent["model.safetensors"]
+    added = ("--max-steps", "8", "--patience", "3", "--dropout", "0.2", "--device", "cpu")
+    assert main(["train", "--resume", "--out", str(tmp_path / "taciute"), *added]) == 0
+    usual = "era la scelta predefinita"
+    assert f"riprendo con altre opzioni: dropout = 0.2, {usual}, patience = 3, {usual}\n" in capsys.readouterr().err
     assert train(data, tmp_path / "nuova", 4, "--resume") == 0
     assert "non c'è nulla da riprendere" in capsys.readouterr().err
 
@@ -116,6 +122,34 @@ def test_reads_file_and_standard_input(
     assert main(["translate", "--model", str(model)]) == 0
     assert output.read_text("utf-8") == capsys.readouterr().out
     assert len(output.read_text("utf-8").splitlines()) == 3
+
+
+@pytest.mark.timeout(60)
+def test_standard_input_is_translated_as_it_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
+    reading, writing = os.pipe()
+    monkeypatch.setattr("sys.stdin", os.fdopen(reading, encoding="utf-8"))
+    with os.fdopen(writing, "wb", buffering=0) as pipe:
+        pipe.write("\ufeffuna\ndue\ntre, a m".encode())
+        _, chunks = cli._sentences(Namespace(text=None, input=None))
+        assert next(chunks) == (1, ["una", "due"])  # senza aspettare la fine
+        pipe.write("età\n".encode())
+        assert next(chunks) == (3, ["tre, a metà"])
+        pipe.write(b"\n" * 1500 + b"ultima")
+    assert [(first, len(chunk)) for first, chunk in chunks] == [(4, 1000), (1004, 500), (1504, 1)]
+
+
+def test_evaluate_drops_what_the_model_cannot_read(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, long = tmp_path / "prova.tsv", "p\t" + "dog " * 100 + "\tcane"
+    path.write_text("\n".join([PAIRS[0], long, PAIRS[1], "p\t\u200b\tnulla"]) + "\n", "utf-8")
+    assert main(["evaluate", "--model", str(model), "--beam", "1", str(path)]) == 0
+    told = capsys.readouterr()
+    assert f"{path}: 2 frasi, beam 1" in told.out
+    assert "scartate 2 coppie, vuote o più lunghe di 64 pezzi (righe 2, 4)\n" in told.err
+    path.write_text(f"{long}\n", "utf-8")
+    assert main(["evaluate", "--model", str(model), str(path)]) == 1
+    assert "nessuna frase entra in 64 pezzi" in capsys.readouterr().err
 
 
 def test_writes_a_page_with_the_attention(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -238,6 +272,7 @@ BAD_OPTIONS = [
     ("valore di troppo", ["train", "--resume=1"], "--resume: non vuole un valore, ma ha '1'"),
     ("comando", ["traduci"], "'traduci' non esiste"),
     ("dispositivo", ["train", "--device", "cuda:99"], "--device cuda:99: non disponibile"),
+    ("fonte", ["train", "--repeat", "prova=2", "--out", "/dev/null/mai"], "--repeat: vale con --data."),
     ("modello", ["translate", "--model", "che-non-c-e", "Hi."], "modello «che-non-c-e»: non è una cartella"),
     ("frase vuota", ["attention", " ", "-o", "/tmp/vista.html"], "frase, riga 1: frase vuota"),
     ("estensione", ["attention", "Hi.", "-o", "vista.pdf"], "vista.pdf: la vista è una pagina web"),
@@ -258,6 +293,40 @@ def test_bad_options(arguments: list[str], message: str, capfd: pytest.CaptureFi
 def test_the_installed_command() -> None:
     done = subprocess.run([ANNOTATED, "traduci"], capture_output=True, text=True, check=False)
     assert_refused(done.returncode, done.stderr, "'traduci' non esiste")
+
+
+def test_the_package_is_the_command() -> None:
+    command = [sys.executable, "-m", "annotated", "traduci"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert_refused(done.returncode, done.stderr, "'traduci' non esiste")
+
+
+def test_the_version_is_the_one_of_the_package(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.metadata.distribution", None)  # sorgenti mai installati
+    with pytest.raises(SystemExit, match="0"):
+        main(["--version"])
+    assert capsys.readouterr().out == f"annotated {annotated.__version__}\n"
+
+
+FULL = [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried …"), RuntimeError("altro")]
+
+
+@pytest.mark.parametrize("error", FULL, ids=["Python", "CPU", "un altro guasto"])
+def test_memory_ends_while_translating(
+    model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception
+) -> None:
+    def fails(*_: object, **__: object) -> list[str]:
+        raise error
+
+    monkeypatch.setattr(cli, "translate", fails)
+    command = ["translate", "--model", str(model), "The dog."]
+    if str(error) == "altro":
+        with pytest.raises(RuntimeError, match="altro"):
+            main(command)
+    else:
+        assert_refused(main(command), capsys.readouterr().err, "memoria esaurita: riduci --max-tokens o --beam.")
 
 
 def test_full_disk(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

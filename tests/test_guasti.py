@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -298,6 +299,36 @@ def test_nobody_waits_in_a_collective_while_data_are_prepared(
     assert order == [("dati", False), ("passi", True)]
 
 
+def test_one_process_of_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["train", "--data", str(tmp_path), "--out", str(tmp_path / "modello"), "--device"]
+    monkeypatch.setenv("RANK", "9")
+    assert main([*command, "cpu"]) == 1  # gli errori li dice chiunque
+    missing = "c'è la variabile RANK senza LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT"
+    assert capsys.readouterr().err.startswith(f"errore: {missing}.")
+    for name, value in {"LOCAL_RANK": "99", "WORLD_SIZE": "10", "MASTER_ADDR": "x", "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(name, value)
+    assert main([*command, "cuda"]) == 1  # la scheda è la sua
+    assert "errore: --device cuda:99: non disponibile" in capsys.readouterr().err
+    cli._say("un avviso")
+    assert capsys.readouterr().err == ""
+
+
+def test_the_first_process_of_all_locks_the_folder(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alone_under_torchrun: None
+) -> None:
+    "Con più macchine sulla stessa cartella ognuna ha un LOCAL_RANK 0."
+    begun: list[Path] = []
+    monkeypatch.setattr(cli, "_train_in", lambda folder, *_: begun.append(folder))
+    command = ["train", "--data", str(data), "--out", str(tmp_path / "modello"), "--device", "cpu"]
+    (tmp_path / "modello").mkdir()
+    with FileLock(tmp_path / "modello" / ".lucchetto"):
+        assert main(command) == 1 and not begun
+        monkeypatch.setenv("RANK", "4")
+        assert main(command) == 0 and begun
+
+
 AGREEMENT = """
 import sys, torch.distributed as dist
 from annotated.training import _check_agreement
@@ -339,11 +370,15 @@ def test_init_goes_on_from_a_model(data: Path, tmp_path: Path, capsys: pytest.Ca
     assert main([*common, "--config", "mini", "--vocab-size", "400", "--max-steps", "8", "--out", str(first)]) == 0
     tuned = [*common, "--init", str(first), "--out", str(second)]
     assert main([*tuned, "--max-steps", "4"]) == 0
+    assert main([*tuned[:-1], str(tmp_path / "intero"), "--max-steps", "8"]) == 0
     assert (second / "tokenizer.model").read_bytes() == (first / "tokenizer.model").read_bytes()
     start, other = (next(row["valid_loss"] for row in read_log(f) if "valid_loss" in row) for f in (second, first))
     assert start < other
+    first.rename(tmp_path / "spostato")  # chi riprende ha già tutto
     assert main(["train", "--resume", "--max-steps", "8", "--out", str(second), "--device", "cpu"]) == 0
     assert read_log(second)[-1]["step"] == 8
+    resumed, whole = (load_model(folder)[0].state_dict() for folder in (second, tmp_path / "intero"))
+    assert all(torch.equal(resumed[name], whole[name]) for name in whole)
     capsys.readouterr()
     for option, value in (("--vocab-size", "400"), ("--config", "mini")):
         assert main([*tuned, option, value, "--out", str(tmp_path / "terzo")]) == 1
@@ -379,6 +414,7 @@ def test_grow_starts_from_the_loss_of_the_small_model(
     before, after = (min(row["valid_loss"] for row in read_log(f) if "valid_loss" in row) for f in (first, second))
     assert abs(after - before) < 0.05 < before
     assert json.loads((second / "config.json").read_text())["d_model"] == 256
+    shutil.rmtree(first)
     assert main(["train", "--resume", "--max-steps", "2", "--out", str(second), "--device", "cpu"]) == 0
     capsys.readouterr()
     assert main([*common, "--grow", "--out", str(tmp_path / "terzo")]) == 1

@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 CODE = [p for folder in ("annotated", "tools", "bench", "book/_ext") for p in sorted((ROOT / folder).rglob("*.py"))]
 WRITTEN = [path for path in CODE if path.name != "_modidx.py"]  # questo lo scrive nbdev
-USES_STUDIES = {name: {"microlingua", "viewer"} for name in ("cli", "web")}  # chi del nucleo ne ha bisogno, e di che cosa
+USES_STUDIES = {name: {"microlingua", "viewer"} for name in ("cli", "web")}  # chi del nucleo ne ha bisogno
 
 
 def functions(path: Path) -> list[tuple[str, int]]:
