@@ -571,6 +571,7 @@ def test_two_models_in_a_box(visit: Visit, folders: dict[str, Path], tmp_path: P
         if anchor == "a":
             box.get_by_role("button", name="Carica il modello").click()  # la seconda casella lo trova già
         expect(box.locator(".traduzione")).to_have_text(greedy_text(folders["mini"], "mini", "The dog was tired."))
+        expect(box.locator(".stato")).to_contain_text("pezzi in")  # ha finito, e la pagina non scorre più
     assert sorted(name for name in files if name.endswith(".js")) == ["modello.js", "pesi-0.js"]
     page.locator("#b").get_by_role("radio", name=names[1]).click()
     expect(page.locator("#b").get_by_role("button", name="Carica il modello (circa 8 MB)")).to_be_visible()

@@ -165,9 +165,7 @@ class LiveBox {
   }
 
   look() { // porta in vista la traduzione e il disegno, se il disegno sta più giù; il fuoco resta dov'è
-    if (this.viewer.host.getBoundingClientRect().top < 0.6 * innerHeight) return;
-    const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
-    this.reply.scrollIntoView({ block: "start", behavior: still ? "auto" : "smooth" });
+    if (this.viewer.host.getBoundingClientRect().top >= 0.6 * innerHeight) this.reply.scrollIntoView();
   }
 
   // Ciò che il modello non può conoscere: se il suo vocabolario è chiuso, le parole che non vi sono; se no, i segni mai visti.
