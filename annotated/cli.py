@@ -731,3 +731,7 @@ def main(
         _say(f"interrotto: {str(stop) or 'ciò che era salvato resta'}.")
         return 130
     return 0
+
+# %% ../book/90_riga_di_comando.ipynb #acc2e9b9
+if __name__ == "__main__" and __spec__:
+    sys.exit(main())

@@ -140,11 +140,12 @@ def train_step(
         scaler.update()
     return sum_over_processes(total) / tokens
 
-# %% ../book/14_passo.ipynb #47318934
+# %% ../book/14_passo.ipynb #0498f11c
 def out_of_memory(error: BaseException) -> bool:
-    "Se `error` dice che la memoria non basta; fuori di Python lo si riconosce soltanto dal testo."
+    "Se `error` dice che la memoria non basta: con il suo tipo, o soltanto a parole."
     said = "can't allocate memory", "bad_alloc", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED"
-    return isinstance(error, MemoryError) or any(text in str(error) for text in said)
+    typed = isinstance(error, (MemoryError, torch.OutOfMemoryError))
+    return typed or any(text in str(error) for text in said)
 
 
 def train_step_in_memory(

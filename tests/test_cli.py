@@ -295,8 +295,8 @@ def test_the_installed_command() -> None:
     assert_refused(done.returncode, done.stderr, "'traduci' non esiste")
 
 
-def test_the_package_is_the_command() -> None:
-    command = [sys.executable, "-m", "annotated", "traduci"]
+def test_the_module_is_the_command() -> None:
+    command = [sys.executable, "-m", "annotated.cli", "traduci"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert_refused(done.returncode, done.stderr, "'traduci' non esiste")
 

@@ -14,9 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def modules(folder: Path) -> dict[str, str]:
-    "Tutti, tranne `__main__`, che nbdev non sa scrivere: chiama la riga di comando, e basta."
-    files = (path for path in folder.rglob("*.py") if path.name != "__main__.py")
-    return {str(path.relative_to(folder)): path.read_text("utf-8") for path in files}
+    return {str(path.relative_to(folder)): path.read_text("utf-8") for path in folder.rglob("*.py")}
 
 
 def test_package_is_what_notebooks_export(tmp_path: Path) -> None:

@@ -286,7 +286,7 @@ def test_validation_never_holds_all_the_logits(setting: Setting, monkeypatch: py
 
 
 @pytest.mark.parametrize(
-    "error", [MemoryError(), torch.OutOfMemoryError("CUDA out of memory."), RuntimeError("std::bad_alloc")]
+    "error", [MemoryError(), torch.OutOfMemoryError(), RuntimeError("std::bad_alloc")]
 )
 def test_a_step_out_of_memory_is_retried_in_more_parts(setting: Setting, error: Exception) -> None:
     class SmallCard(Objective):

@@ -1,7 +1,0 @@
-"""«python -m annotated» è il comando «annotated»."""
-
-import sys
-
-from annotated.cli import main
-
-sys.exit(main())
