@@ -594,8 +594,10 @@ def _add_attention(commands: Any) -> None:
     p.set_defaults(run=_attention)
     _add_device(p)
 
-# %% ../book/90_riga_di_comando.ipynb #7fc3e11c
+# %% ../book/90_riga_di_comando.ipynb #7a5bd455
 def _export(args: argparse.Namespace) -> None:
+    if args.sentence and args.to != "web":
+        raise AnnotatedError("--sentence: è di una pagina web. Aggiungi --to web.")
     renewed = args.to == "web" and (args.out / "modello.js").exists()
     own = args.to == "marian"  # che della sua cartella giudica da sé: può finire un'esportazione uccisa
     if not (own or renewed) and args.out.is_dir() and any(args.out.iterdir()):
@@ -607,7 +609,7 @@ def _export(args: argparse.Namespace) -> None:
     else:
         from annotated.web import export_web
 
-        export_web(args.model, args.out)
+        export_web(args.model, args.out, args.sentence)
     _say(f"{args.out}: modello nel formato «{args.to}», con il suo vocabolario")
 
 
@@ -619,7 +621,7 @@ def _prepare(args: argparse.Namespace) -> None:
     _say(str(prepare(args.source, args.target, args.out, args.held_out, args.seed, progress=True)))
     _say(f"Ora: annotated train --data {args.out} --config tiny --vocab-size 4000")
 
-# %% ../book/90_riga_di_comando.ipynb #21b158f0
+# %% ../book/90_riga_di_comando.ipynb #c5e3bf8d
 def _add_export(commands: Any) -> None:
     p = commands.add_parser("export", help="scrive un modello per altri programmi, o da pubblicare")
     add = p.add_argument
@@ -628,6 +630,8 @@ def _add_export(commands: Any) -> None:
     choices = ["marian", "annotated", "web"]
     add("--to", choices=choices, default="marian", help=f"{kinds} (predefinito: marian)")
     add("--model", required=True, metavar="NOME", help="cartella o nome del modello")
+    ready = "una frase pronta della pagina web; si può ripetere (predefinite: quelle del libro)"
+    add("--sentence", action="append", metavar="FRASE", help=ready)
     p.set_defaults(run=_export)
 
 

@@ -79,29 +79,31 @@ def _write_script(path: Path, value: Any) -> None:
     with atomic_write(path) as file:
         file.write(f"annotatedFile={text};\n".encode())
 
-# %% ../book/88_nel_browser.ipynb #1113be74
+# %% ../book/88_nel_browser.ipynb #d2151f64
 def export_web(
     name: str,  # un modello pubblicato, o una cartella
     out: str | Path,
+    sentences: Sequence[str] | None = None,  # le frasi pronte della pagina; None = quelle del libro
     part_bytes: int = 1_000_000,  # byte di pesi per file: la barra di caricamento avanza di un file per volta
 ) -> str:  # l'impronta di ciò che è stato scritto
     """Scrive in `out` un modello per il browser: forma e vocabolario in `modello.js`, pesi, e una pagina.
 
     Sono script, che si caricano anche aprendo `index.html` da disco. Solleva `AnnotatedError` se il modello
-    non si legge, se il vocabolario non è BPE o se non si può scrivere.
+    non si legge, se il vocabolario non è BPE, se una frase pronta è vuota o troppo lunga, o se non si può
+    scrivere.
     """
     out = Path(out)
-    page = live_model(name, url=".")
+    page = live_model(name, sentences or SENTENCES, url=".")
     model, tokenizer = load_pretrained(name)
     index, data = _pack(model)
     index = {"config": asdict(model.config), "pieces": _pieces(tokenizer), **index}
     fingerprint = hashlib.sha256(json.dumps(index).encode() + data).hexdigest()[:16]
     parts = [data[i : i + part_bytes] for i in range(0, len(data), part_bytes)]
+    head = {"fingerprint": fingerprint, "bytes": len(data), "parts": len(parts)}
+    _write_script(out / "modello.js", {**head, **index})
     for i, part in enumerate(parts):
         text = base64.b64encode(part).decode()
         _write_script(out / f"pesi-{i}.js", {"fingerprint": fingerprint, "data": text})
-    head = {"fingerprint": fingerprint, "bytes": len(data), "parts": len(parts)}
-    _write_script(out / "modello.js", {**head, **index})
     for old in set(out.glob("pesi-*.js")) - {out / f"pesi-{i}.js" for i in range(len(parts))}:
         if re.fullmatch(r"pesi-\d+\.js", old.name):
             old.unlink()

@@ -261,6 +261,29 @@ def test_writing_again_leaves_no_old_part(folders: dict[str, Path], tmp_path: Pa
     assert (tmp_path / "pesi-0.js").read_bytes() == (folders["mini"] / "pesi-0.js").read_bytes()
 
 
+def test_a_killed_export_can_be_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def killed(*_: object) -> bytes:
+        raise KeyboardInterrupt
+
+    command = ["export", "--to", "web", "--model", "mini", str(tmp_path / "sito")]
+    with monkeypatch.context() as patch:
+        patch.setattr("base64.b64encode", killed)
+        assert main(command) == 130
+    with pytest.raises(AnnotatedError, match="Riscrivi la cartella"):
+        load_web(tmp_path / "sito")
+    assert main(command) == 0
+    load_web(tmp_path / "sito")
+
+
+def test_ready_sentences(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["export", "--model", "mini", str(tmp_path / "sito"), "--sentence", "The cat sleeps."]
+    assert main(command) == 1 and "Aggiungi --to web" in capsys.readouterr().err
+    assert main([*command, "--to", "web", "--sentence", " "]) == 1 and not (tmp_path / "sito").exists()
+    assert main([*command, "--to", "web"]) == 0
+    page = (tmp_path / "sito" / "index.html").read_text("utf-8")
+    assert "The cat sleeps." in page and SENTENCES[0] not in page
+
+
 def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["export", "--to", "web", "--model", "mini"]
     for _ in range(2):  # la propria cartella si riscrive
