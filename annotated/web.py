@@ -79,7 +79,7 @@ def _write_script(path: Path, value: Any) -> None:
     with atomic_write(path) as file:
         file.write(f"annotatedFile={text};\n".encode())
 
-# %% ../book/88_nel_browser.ipynb #d2151f64
+# %% ../book/88_nel_browser.ipynb #c1b984d3
 def export_web(
     name: str,  # un modello pubblicato, o una cartella
     out: str | Path,
@@ -93,7 +93,7 @@ def export_web(
     scrivere.
     """
     out = Path(out)
-    page = live_model(name, sentences or SENTENCES, url=".")
+    page = live_model(name, sentences, url=".")
     model, tokenizer = load_pretrained(name)
     index, data = _pack(model)
     index = {"config": asdict(model.config), "pieces": _pieces(tokenizer), **index}
@@ -212,7 +212,7 @@ class LiveModel(PageFigure):
     def __repr__(self) -> str:
         return "traduttore nel browser"
 
-# %% ../book/88_nel_browser.ipynb #4cd28f0e
+# %% ../book/88_nel_browser.ipynb #c3c31887
 def _live_data(name: str, sentences: Sequence[str], url: str | None) -> dict[str, Any]:
     "Di un modello: dove sono i pesi, quanti byte, e le risposte alle frasi pronte."
     model, tokenizer = load_pretrained(name)
@@ -228,7 +228,7 @@ def _live_data(name: str, sentences: Sequence[str], url: str | None) -> dict[str
 
 def live_model(
     name: str | Sequence[str] = "small-en-it",  # un modello pubblicato, o alcuni
-    sentences: Sequence[str] = SENTENCES,  # rispondono senza caricare il modello
+    sentences: Sequence[str] | None = None,  # rispondono senza caricare il modello; None = `SENTENCES`
     *,
     url: str | None = None,  # la cartella di `export_web`; None = quella del libro
     anchor: str = "traduttore",  # nell'indirizzo: due caselle vogliono due nomi
@@ -249,7 +249,7 @@ def live_model(
         "focus": focus if isinstance(focus, str) else focus - 1,
         "average": False, "view": "lines", "words": False,
     }  # fmt: skip
-    models = [_live_data(one, sentences, url) for one in names]
+    models = [_live_data(one, sentences or SENTENCES, url) for one in names]
     data = {"anchor": anchor, "colors": HEAD_COLORS, "swap": SWAP, "start": start}
     # chi costruisce il libro legge da qui quali pesi scrivere
     wanted = "".join(f'<div data-modello="{escape(x)}"></div>' for x in names if not url)
