@@ -4,9 +4,11 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, Request, sync_playwright
 
 from annotated import Config, Transformer
@@ -62,6 +64,13 @@ class Visit:
     def check_request(self, request: Request) -> None:
         if not request.url.startswith(("file:", "data:", "blob:", "about:")):
             self.problems.append(f"chiede {request.url}")
+
+
+def check_accessible(page: Page, **options: Any) -> None:
+    "Fallisce se axe trova qualcosa di grave; `options` sono le sue."
+    results = Axe().run(page, options={"resultTypes": ["violations"], **options})
+    findings = [f for f in results.response["violations"] if f["impact"] in ("serious", "critical")]
+    assert not [(f["id"], node["html"]) for f in findings for node in f["nodes"]]
 
 
 @pytest.fixture(params=SCREENS)

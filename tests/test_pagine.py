@@ -7,15 +7,14 @@ import tomllib
 from html import unescape
 from pathlib import Path
 from statistics import median
-from typing import Any, Literal
+from typing import Literal
 from urllib.parse import quote, unquote, urlsplit
 
 import pytest
 import yaml
-from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Page, expect
+from playwright.sync_api import expect
 
-from conftest import Visit
+from conftest import Visit, check_accessible
 
 HTML = Path(__file__).resolve().parent.parent / "book" / "_build" / "html"
 BASE = yaml.safe_load((HTML.parent.parent / "_config.yml").read_text("utf-8"))["html"]["baseurl"]
@@ -99,12 +98,6 @@ def test_introduction_opens_where_the_adjective_is_written(visit: Visit) -> None
     assert dict(looked.evaluate_all(share))["wide"] > 50
 
 
-def check_accessible(page: Page, **options: Any) -> None:
-    results = Axe().run(page, options={"resultTypes": ["violations"], "preload": False, **options})
-    findings = [f for f in results.response["violations"] if f["impact"] in ("serious", "critical")]
-    assert not [(f["id"], node["html"]) for f in findings for node in f["nodes"]]
-
-
 @pytest.mark.parametrize("name", PAGES)
 def test_page(visit: Visit, name: str) -> None:
     page = visit.page
@@ -120,12 +113,12 @@ def test_page(visit: Visit, name: str) -> None:
     assert page.evaluate(f"Promise.all({images}.map(i => i.decode())).then(() => true)")
     assert page.evaluate(f"{images}.every(i => i.alt.trim())"), "una figura non ha testo alternativo"
     assert page.evaluate(FITS)
+    check_accessible(page, preload=False, rules={"color-contrast": {"enabled": False}})
     phone = page.evaluate("innerWidth") < 500
     page.add_style_tag(content="* { animation: none !important; }")  # un riquadro che si apre è a mezza tinta
     page.evaluate(OPEN)
-    if not phone:  # su un telefono cambiano solo i colori, che si guardano in fondo
-        check_accessible(page, rules={"color-contrast": {"enabled": False}})
-        page.set_viewport_size({"width": 1280 - 15, "height": 900})  # una finestra ha la barra di scorrimento
+    if not phone:  # la barra di scorrimento, che un browser senza finestra non disegna
+        page.set_viewport_size({"width": 1280 - 15, "height": 900})
     cells = ("article pre:not(.colonne pre)", 10_000) if phone else ("article pre", COLUMN)  # le tabelle scorrono
     assert not page.evaluate(CUT, cells), "una cella di codice o un'uscita scorre"
     for family in FAMILIES if phone else ():
@@ -134,7 +127,7 @@ def test_page(visit: Visit, name: str) -> None:
     sample = page.evaluate(SAMPLE)  # axe guarda un testo alla volta, e migliaia sono uguali
     page.goto("about:blank")  # la pagina di prima, con i suoi script, non c'è più
     page.set_content(sample)
-    check_accessible(page, runOnly=["color-contrast"])
+    check_accessible(page, preload=False, runOnly=["color-contrast"])
 
 
 def test_no_cell_is_wider_than_the_column() -> None:

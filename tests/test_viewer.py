@@ -10,7 +10,6 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 import torch
-from axe_playwright_python.sync_playwright import Axe
 from matplotlib import pyplot as plt
 from playwright.sync_api import Browser, Locator, Page
 
@@ -29,7 +28,7 @@ from annotated.study.viewer import (
     read_attention,
     word_index,
 )
-from conftest import Visit
+from conftest import Visit, check_accessible
 
 ROOT = Path(__file__).resolve().parent.parent
 STUDY = ROOT / "annotated" / "study"
@@ -632,9 +631,7 @@ def test_accessible(visit: Visit, tmp_path: Path) -> None:
             if page.locator("details", has_text=fold).get_attribute("open") is None:
                 page.locator("summary", has_text=fold).click()
         page.locator("table").first.wait_for()
-        results = Axe().run(page, options={"resultTypes": ["violations"]})
-        findings = [f for f in results.response["violations"] if f["impact"] in ("serious", "critical")]
-        assert not [(f["id"], node["html"]) for f in findings for node in f["nodes"]]
+        check_accessible(page)
 
 
 def test_same_words_as_python(visit: Visit) -> None:

@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from annotated.checkpoint import save_model
@@ -25,7 +24,7 @@ from annotated.study.microlingua import generate
 from annotated.tokenizer import Tokenizer
 from annotated.transformer import Config, Transformer, attention_weights
 from annotated.web import SENTENCES, export_web, live_model, load_web
-from conftest import Visit
+from conftest import Visit, check_accessible
 
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAM = ROOT / "annotated" / "study" / "web" / "transformer.js"
@@ -524,9 +523,7 @@ def test_accessible_and_within_the_screen(visit: Visit, folders: dict[str, Path]
     rectangles = "bs => bs.filter(b => b.checkVisibility()).map(b => b.getBoundingClientRect())"
     for _ in range(2):  # prima con una frase pronta, poi con l'offerta di caricare il modello
         assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
-        results = Axe().run(page, options={"resultTypes": ["violations"]})
-        findings = [f for f in results.response["violations"] if f["impact"] in ("serious", "critical")]
-        assert not [(f["id"], node["html"]) for f in findings for node in f["nodes"]]
+        check_accessible(page)
         targets = page.locator("[data-vivo] button, [data-vivo] fieldset span").evaluate_all(rectangles)
         finger = 44 if page.evaluate("innerWidth < 500") else 26  # nel visore; intorno, sempre da dito
         assert len(targets) > 40 and min(min(t["width"], t["height"]) for t in targets) > finger - 0.1
