@@ -3,7 +3,7 @@ BIN = .venv/bin
 # le uscite dei quaderni si confrontano, e una somma dipende dal numero di thread
 export OMP_NUM_THREADS = 1
 
-.PHONY: libro test quaderni base
+.PHONY: libro test tipi quaderni base
 
 # Sphinx, interrotto mentre scrive, dimentica le figure delle pagine già scritte: quella volta si riscrivono tutte
 INTERROTTO = book/_build/interrotto
@@ -14,13 +14,16 @@ libro: .venv/pronto
 	@rm $(INTERROTTO)
 
 # nbval esegue i quaderni, e le uscite restano per il libro (conftest.py); poi le prove, che leggono le pagine
+# il libro e i tipi insieme: un core per uno
 test: .venv/pronto
 	$(BIN)/ruff check
-	$(BIN)/mypy
 	$(BIN)/python tools/quaderni.py verifica
 	$(BIN)/pytest -q -n 2 book
-	$(MAKE) libro
+	$(MAKE) -j 2 libro tipi
 	$(BIN)/pytest -q -n 2 tests
+
+tipi: .venv/pronto
+	$(BIN)/mypy
 
 quaderni: .venv/pronto
 	$(BIN)/python tools/quaderni.py esegui

@@ -181,6 +181,8 @@ def noun_masses(
         src, tgt = (
             pad(ids).to(device) for ids in zip(*(r[:2] for r in readings), strict=True)
         )
+        if kind == "encoder":  # il decoder non serve: legga un pezzo solo
+            tgt = tgt[:, :1]
         weights = getattr(attention_weights(model, src, tgt), kind)  # N × (B, h, T, S)
         masses.append(
             torch.stack([w[rows, :, query] @ table for w in weights], 1).cpu()
