@@ -211,6 +211,18 @@ def test_map_canonical_addresses_and_social_metadata() -> None:
         assert "CC BY 4.0" in path.read_text("utf-8")
 
 
+def test_built_again_without_changes(tmp_path: Path) -> None:
+    "La seconda volta non c'è pagina da scrivere: va a buon fine, e le pagine restano quelle."
+    (tmp_path / "index.rst").write_text("Titolo\n======\n\n::\n\n   x = 1\n", "utf-8")
+    settings = ["-D", "extensions=leggero", "-D", "html_theme=sphinx_book_theme"]
+    command = [sys.executable, "-m", "sphinx", "-q", "-C", *settings, str(tmp_path), str(tmp_path / "html")]
+    pages = []
+    for _ in range(2):
+        subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": str(ROOT / "book" / "_ext")})
+        pages.append((tmp_path / "html" / "index.html").read_bytes())
+    assert pages[0] == pages[1]
+
+
 def test_the_wheel_carries_weights_and_lexicons(tmp_path: Path) -> None:
     "Chi installa senza i sorgenti trova i pesi e ciò che i moduli leggono."
     source = tmp_path / "sorgenti"

@@ -122,7 +122,7 @@ def write_font(app: Sphinx, error: Exception | None) -> None:
     if error or app.builder.format != "html":
         return
     out = Path(app.outdir)
-    font = TTFont(HERE / FONT)
+    font = TTFont(HERE / FONT, recalcTimestamp=False)
     mend_radicals(font)
     options = subset.Options(hinting=False, layout_features=["ssty", "ccmp", "dtls", "flac", "mark", "mkmk"])
     subsetter = subset.Subsetter(options)

@@ -159,7 +159,7 @@ def kept_variables(css: str, wanted: set[str]) -> Iterator[str]:
 
 def icon_font(path: Path, signs: set[int]) -> str:
     "Il carattere con le sole icone usate, scritto nel foglio; vuoto se non ne usa."
-    font = TTFont(path)
+    font = TTFont(path, recalcTimestamp=False)
     wanted = signs & font.getBestCmap().keys()
     if not wanted:
         return ""
@@ -281,5 +281,6 @@ def prepare(app: Sphinx) -> None:
 def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("builder-inited", prepare)
     app.connect("html-page-context", only_own_scripts, priority=980)
-    app.connect("build-finished", lighten, priority=900)
+    # se non c'è niente da scrivere, le pagine sono leggere dall'altra volta
+    app.connect("write-started", lambda app, _: app.connect("build-finished", lighten, priority=900))
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
