@@ -142,7 +142,7 @@ def read_probe(tokenizer: Tokenizer, probe: Probe) -> Reading:
     step = next(i for i, (a, b) in pairs if a != b)
     return Reading(src, [BOS, *right[:step]], right[step], wrong[step])
 
-# %% ../../book/21_it_animal.ipynb #201add2b
+# %% ../../book/21_it_animal.ipynb #9828dc2c
 def _query(pieces: Sequence[str], probe: Probe, start: int | str) -> int:
     "La posizione da cui si guarda, nella frase inglese."
     word = probe.clue if start == "indizio" else "it"
