@@ -14,11 +14,11 @@ libro: .venv/pronto
 	@rm $(INTERROTTO)
 
 # nbval esegue i quaderni, e le uscite restano per il libro (conftest.py); poi le prove, che leggono le pagine
-# il libro e i tipi insieme: un core per uno; tre lavori per due core, ché uno aspetta spesso un kernel o il browser
+# il libro e i tipi insieme: un core per uno; le prove in tre, ché una aspetta spesso il browser
 test: .venv/pronto
 	$(BIN)/ruff check
 	$(BIN)/python tools/quaderni.py verifica
-	$(BIN)/pytest -q -n 3 book
+	$(BIN)/pytest -q -n 2 book
 	$(MAKE) -j 2 libro tipi
 	$(BIN)/pytest -q -n 3 tests
 
