@@ -28,19 +28,21 @@ OPEN = """() => {
     document.querySelectorAll('article details').forEach(details => details.open = true);
     document.querySelectorAll('.toggle-hidden').forEach(box => box.classList.remove('toggle-hidden'));
 }"""
-SAMPLE = """() => {  // una copia della pagina, senza script, con tre testi per aspetto: colori, misura, peso
-    const behind = new Map(), seen = new Map(), kept = new Set();
+SAMPLE = """() => {  // una copia della pagina, senza script, con tre testi per aspetto, loro e di chi li contiene
+    const behind = new Map(), seen = new Map(), kept = new Set(), looks = new Map();
     const boxes = document.body.querySelectorAll('*');  // ognuno dopo chi lo contiene
     const copy = document.documentElement.cloneNode(true);
     const copies = copy.querySelector('body').querySelectorAll('*');
     for (const box of boxes) {
-        const { color, fontSize, fontWeight, backgroundColor, backgroundImage, opacity } = getComputedStyle(box);
+        const style = getComputedStyle(box), { backgroundColor, backgroundImage, opacity } = style;
         const own = [backgroundColor, backgroundImage, opacity].join(' ');
         const under = (behind.get(box.parentElement) ?? '') + (own === 'rgba(0, 0, 0, 0) none 1' ? '' : own);
         behind.set(box, under);
+        looks.set(box, ['color', 'fontSize', 'fontWeight', 'fontStyle', 'textDecorationLine', 'borderBottom']
+            .map(name => style[name]).join());
         const text = [...box.childNodes].some(child => child.nodeType === Node.TEXT_NODE && child.data.trim());
         if (!text || !box.checkVisibility({ visibilityProperty: true })) continue;
-        const look = [color, fontSize, fontWeight, under].join();
+        const look = [looks.get(box), looks.get(box.parentElement), under].join();
         seen.set(look, (seen.get(look) ?? 0) + 1);
         if (seen.get(look) <= 3) for (let up = box; up; up = up.parentElement) kept.add(up);
     }
