@@ -30,7 +30,10 @@ def attention(
         scores = scores.masked_fill(~mask, float("-inf"))
     return attend(scores, V)
 
-# %% ../book/02_attenzione.ipynb #28064a36
+# %% ../book/02_attenzione.ipynb #666340f4
+torch.backends.cuda.enable_cudnn_sdp(False)  # a ogni forma nuova si fermerebbe a preparare un programma
+
+
 def fast_attention(
     Q: Tensor,  # (..., T, d_k)
     K: Tensor,  # (..., S, d_k)
@@ -41,6 +44,7 @@ def fast_attention(
 
     Su CPU, in bfloat16 o quando si traduce (poche query, niente gradienti), passa per
     `attention`: lì una query che non può guardare nulla rende NaN, nel nucleo 0.
+    Su GPU il nucleo di cuDNN è escluso, per tutto il processo.
     """
     if Q.device.type == "cpu":
         few = not torch.is_grad_enabled() and Q.size(-2) <= 8

@@ -157,7 +157,7 @@ def encode_sources(
             )
     return encoded
 
-# %% ../book/16_decodifica.ipynb #b73bac04
+# %% ../book/16_decodifica.ipynb #09432a2c
 MAX_BEAM, MAX_ALPHA = 1000, 10  # oltre, la memoria finisce e le potenze non sono più numeri
 
 
@@ -167,12 +167,12 @@ def translate(
     sentences: list[str],
     beam: int = 4,
     alpha: float = 0.6,
-    max_tokens: int = 4096,  # posizioni di un lotto: le frasi simili per lunghezza si traducono insieme
+    max_tokens: int | None = None,  # posizioni di un lotto; None = 4096, su una GPU 32.768
     progress: bool = False,  # mostra l'avanzamento
     origin: str = "testo",  # da dove vengono le frasi e il numero della prima, per i messaggi d'errore
     first: int = 1,
 ) -> list[str]:  # nello stesso ordine
-    """Traduce una lista di frasi.
+    """Traduce una lista di frasi; quelle di lunghezza simile insieme.
 
     Solleva `AnnotatedError`, prima di tradurre, se una frase è vuota o più lunga di `max_len`, o se `beam` o
     `alpha` sono fuori misura.
@@ -182,6 +182,7 @@ def translate(
     if not 0 <= alpha <= MAX_ALPHA:  # NaN non supera nessun confronto
         raise AnnotatedError(f"alpha = {alpha}: serve un numero fra 0 e {MAX_ALPHA}.")
     device = next(model.parameters()).device
+    max_tokens = max_tokens or (4096 if device.type == "cpu" else 32_768)
     encoded = encode_sources(tokenizer, sentences, model.config.max_len, origin, first)
     order = sorted(range(len(encoded)), key=lambda i: -len(encoded[i]))
     translations = [""] * len(encoded)

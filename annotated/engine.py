@@ -70,21 +70,22 @@ def vocabulary_loss(
     "Il valore e i gradienti di `translation_loss(x @ weight.T, targets, smoothing)`, senza tenere i logit."
     return _VocabularyLoss.apply(x.flatten(0, 1), weight, targets.flatten(), smoothing, rows, scale)
 
-# %% ../book/14_passo.ipynb #186c55d9
+# %% ../book/14_passo.ipynb #19b88c8f
 class Objective(nn.Module):
     """Il modello con la sua perdita: da un lotto alla somma, in nat, sui pezzi da predire.
 
-    Con `compiled` il modello passa per `torch.compile`, con lunghezze variabili: la prima volta ci vuole
-    qualche minuto, poi ogni passo è più rapido. Conviene su GPU.
+    Con `compiled` ogni blocco di `model` passa per `torch.compile`, con lunghezze variabili, e compilato
+    resta: i primi passi aspettano, poi ognuno è più rapido. Conviene su GPU.
     """
 
     def __init__(self, model: Transformer, smoothing: float = 0.0, compiled: bool = False):
         super().__init__()
         self.model, self.smoothing = model, smoothing
-        self.states = torch.compile(model.states, dynamic=True) if compiled else model.states
+        for block in (*model.encoder.layers, *model.decoder.layers) if compiled else ():
+            block.compile(dynamic=True)  # i blocchi sono uguali: il programma di uno serve a tutti
 
     def forward(self, src: Tensor, tgt_in: Tensor, tgt_out: Tensor, scale: float | Tensor = 1.0) -> Tensor:
-        x = self.states(src, tgt_in)
+        x = self.model.states(src, tgt_in)
         rows = 4096 if x.is_cuda else 256  # una GPU vuole bocconi grandi, un processore che stiano in cache
         return vocabulary_loss(x, self.model.embedding.weight, tgt_out, self.smoothing, rows, scale)
 
