@@ -197,6 +197,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                   'annotated.growth._reader': ('crescere.html#_reader', 'annotated/growth.py'),
                                   'annotated.growth._writer': ('crescere.html#_writer', 'annotated/growth.py'),
                                   'annotated.growth.grow': ('crescere.html#grow', 'annotated/growth.py'),
+                                  'annotated.growth.shrink_branches': ('crescere.html#shrink_branches', 'annotated/growth.py'),
                                   'annotated.growth.twice': ('crescere.html#twice', 'annotated/growth.py')},
             'annotated.knn': { 'annotated.knn.KernelAttention': ('knn.html#kernelattention', 'annotated/knn.py'),
                                'annotated.knn.KernelAttention.__init__': ('knn.html#kernelattention.__init__', 'annotated/knn.py'),

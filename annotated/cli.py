@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['PRETRAINED', 'RECIPES', 'Recipe', 'make_parser', 'main']
 
-# %% ../book/90_riga_di_comando.ipynb #53e60030
+# %% ../book/90_riga_di_comando.ipynb #83df61f9
 import argparse
 import json
 import math
@@ -34,7 +34,7 @@ from .data import find_data, load_corpus, read_lines, read_pairs
 from .decoding import PRECISIONS, encode_sources, translate, with_precision
 from .engine import DTYPES, out_of_memory
 from .evaluation import evaluate
-from .growth import grow
+from .growth import grow, shrink_branches
 from .marian import export_marian
 from .study.microlingua import generate
 from .tokenizer import Tokenizer
@@ -43,7 +43,7 @@ from .checkpoint import _opened, load_model, publish_model
 from .training import TrainingConfig, check_folder, reserved, train
 from .transformer import PRESETS, Config, Transformer
 
-# %% ../book/90_riga_di_comando.ipynb #bb6c00c9
+# %% ../book/90_riga_di_comando.ipynb #df3037e5
 PRETRAINED = "base-en-it"  # il modello usato quando non se ne indica un altro
 
 
@@ -53,18 +53,19 @@ class Recipe(NamedTuple):
     training: TrainingConfig
     vocab_size: int = 16_000
     dropout: float | None = None  # None = quello della forma
+    branch_scale: float = 1.0  # quanto sono grandi all'inizio le matrici che chiudono i rami
 
     def defaults(self) -> dict[str, Any]:
         "I valori delle opzioni, per nome."
         names = ("max_steps", "max_tokens", "warmup", "factor", "smoothing", "valid_every", "average")
         options = {name: getattr(self.training, name) for name in names}
-        return options | {"vocab_size": self.vocab_size, "dropout": self.dropout}
+        return options | {name: getattr(self, name) for name in ("vocab_size", "dropout", "branch_scale")}
 
 
 _SHORT = TrainingConfig(max_steps=600, warmup=400, factor=0.35, valid_every=100, smoothing=0.0, average=1)
 RECIPES = {
     "microlingua": Recipe(_SHORT, vocab_size=700, dropout=0.0),
-    "corpus": Recipe(TrainingConfig()),
+    "corpus": Recipe(TrainingConfig(), branch_scale=0.25),
     "init": Recipe(TrainingConfig(max_steps=1000, warmup=200, factor=0.07, valid_every=100)),
 }
 
@@ -261,7 +262,7 @@ def _saved_options(path: Path) -> dict[str, Any]:
         raise AnnotatedError(f"{path}: non è un file di opzioni. Cancellalo e ridai le opzioni a --resume.")
     return saved
 
-# %% ../book/90_riga_di_comando.ipynb #06938e84
+# %% ../book/90_riga_di_comando.ipynb #1c897b1c
 def _completed(args: argparse.Namespace, folder: Path) -> argparse.Namespace:
     "Le opzioni date; poi, per chi riprende, quelle con cui si era cominciato; poi le predefinite."
     given = _chosen(args)
@@ -270,11 +271,11 @@ def _completed(args: argparse.Namespace, folder: Path) -> argparse.Namespace:
     if changed:
         usual = "la scelta predefinita"
         told = ", ".join(f"{name} = {given[name]}, era {saved.get(name, usual)}" for name in changed)
-        if not {"config", "vocab_size", "init", "norm_first", "grow"}.isdisjoint(changed):
+        if not {"config", "vocab_size", "init", "norm_first", "branch_scale", "grow"}.isdisjoint(changed):
             raise AnnotatedError(f"{folder}: {told}. Il modello non si cambia: togli l'opzione.")
         _say(f"{folder}: riprendo con altre opzioni: {told}")
     chosen = saved | given
-    if "init" in chosen and (extra := {"config", "vocab_size", "norm_first"} & given.keys()):
+    if "init" in chosen and (extra := {"config", "vocab_size", "norm_first", "branch_scale"} & given.keys()):
         names = ", ".join(f"--{name.replace('_', '-')}" for name in sorted(extra))
         raise AnnotatedError(
             f"--init: forma e vocabolario sono quelli del modello da cui si parte. Togli {names}."
@@ -293,7 +294,7 @@ def _save_options(args: argparse.Namespace, folder: Path) -> None:
     with atomic_write(folder / "options.json") as file:
         file.write(json.dumps(_chosen(args), indent=1).encode())
 
-# %% ../book/90_riga_di_comando.ipynb #766489af
+# %% ../book/90_riga_di_comando.ipynb #ff1cb587
 def _start(args: argparse.Namespace, folder: Path) -> tuple[Transformer | None, Tokenizer | None]:
     "Il modello da cui si parte, con il suo vocabolario, se c'è: di chi riprende conta solo la forma."
     state = folder / "state.safetensors"
@@ -316,7 +317,9 @@ def _new_model(args: argparse.Namespace, tokenizer: Tokenizer, start: Transforme
     changes = {} if args.dropout is None else {"dropout": args.dropout}
     if start is None:
         changes["norm_first"] = bool(args.norm_first)
-        return Transformer(Config.preset(args.config, tokenizer.vocab_size, **changes))
+        model = Transformer(Config.preset(args.config, tokenizer.vocab_size, **changes))
+        shrink_branches(model, args.branch_scale)
+        return model
     model = Transformer(replace(start.config, **changes))
     model.load_state_dict(start.state_dict())
     return model
@@ -381,7 +384,7 @@ def _measure_unseen(folder: Path, device: torch.device) -> None:
     scores = evaluate(hypotheses, [pair.target for pair in unseen])
     _say(f"coppie di nomi mai viste insieme: {number(scores.exact, '.1%')} di frasi tradotte esattamente")
 
-# %% ../book/90_riga_di_comando.ipynb #3b309e53
+# %% ../book/90_riga_di_comando.ipynb #8f4d355a
 def _usual(name: str) -> str:
     toy, corpus = (RECIPES[kind].defaults()[name] for kind in ("microlingua", "corpus"))
     return f" (predefinito: {toy}; con --data {corpus})"
@@ -407,6 +410,8 @@ def _add_train(commands: Any) -> None:
     add("--grow", action="store_true", default=None, help=wide)
     add("--resume", action="store_true", help="riprende l'addestramento in --out, con le sue opzioni")
     add("--norm-first", action="store_true", default=None, help="Pre-LN invece di Post-LN")
+    small = "moltiplica, in un modello nuovo, le matrici che chiudono i rami" + _usual("branch_scale")
+    add("--branch-scale", type=_rate, metavar="X", help=small)
     add("--vocab-size", type=_positive, metavar="V", help="pezzi del vocabolario" + _usual("vocab_size"))
     add("--max-steps", type=_positive, metavar="N", help="passi di addestramento" + _usual("max_steps"))
     add("--max-tokens", type=_positive, metavar="N", help="pezzi per lotto" + _usual("max_tokens"))
