@@ -1,9 +1,12 @@
 """Un modello cresciuto calcola, all'inizio, la stessa funzione; poi le due copie si separano."""
 
+from argparse import Namespace
+
 import pytest
 import torch
 
 from annotated import AnnotatedError, Config, Transformer
+from annotated.cli import _new_model
 from annotated.growth import grow, twice
 
 SHAPES = [
@@ -69,3 +72,15 @@ def test_every_parameter_learns_and_the_copies_part() -> None:
 def test_pre_ln_is_refused() -> None:
     with pytest.raises(AnnotatedError, match="soltanto un modello Post-LN"):
         grow(Transformer(Config(50, d_model=16, d_ff=24, h=4, N=1, norm_first=True)))
+
+
+@pytest.mark.parametrize(("config", "asked", "scale"), [("mini", None, 1), ("base", None, 0.25), ("mini", 0.5, 0.5)])
+def test_deep_shapes_start_from_small_branches(config: str, asked: float | None, scale: float) -> None:
+    shape = Namespace(seed=3, config=config, dropout=None, norm_first=None, branch_scale=asked)
+    model = _new_model(shape, Namespace(vocab_size=50), None)
+    torch.manual_seed(3)
+    usual = Transformer(Config.preset(config, 50))
+    closing = [name for name in usual.state_dict() if name.endswith(("W_o.weight", "feed_forward.2.weight"))]
+    assert len(closing) == 2 * len(usual.encoder.layers) + 3 * len(usual.decoder.layers)
+    for (name, ours), theirs in zip(model.state_dict().items(), usual.state_dict().values(), strict=True):
+        assert torch.equal(ours, theirs * (scale if name in closing else 1)), name

@@ -220,3 +220,7 @@ def test_wider_beam_never_scores_worse_than_exhaustive() -> None:
         scores.append(sum(float(log_probs[i, t]) for i, t in enumerate([*ids, EOS])))
     assert found.ids == every[max(range(len(every)), key=scores.__getitem__)]
     assert found.score == pytest.approx(max(scores), abs=1e-5)
+
+
+def test_no_program_is_prepared_for_every_shape() -> None:
+    assert not torch.backends.cuda.cudnn_sdp_enabled()
