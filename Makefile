@@ -35,13 +35,14 @@ QUOTIDIANO = tatoeba tatoeba_pivot cocoa_mt_train storybooks_asp shattered_pixel
 	a_dark_room renpy_tutorial po_wesnoth
 PROGRAMMI = ddtp po_apps libreoffice_ui libreoffice_help po_edu_science mediawiki_i18n po_games inaturalist installation_guide
 BASE = annotated train --data $(DATI) --init small-en-it --grow --max-tokens 25000 --max-steps $(PASSI) --warmup 600 --factor 0.222 \
-	--valid-every 1000 $(QUOTIDIANO:%=--repeat %=10) $(PROGRAMMI:%=--repeat %=0.5) --compile --resume --out runs/base-en-it
+	--valid-every 1000 $(QUOTIDIANO:%=--repeat %=10) $(PROGRAMMI:%=--repeat %=0.5) --compile --resume --out runs/base-cresciuto
 base: .venv/pronto $(DATI)/train-pronomi.tsv
 	$(BIN)/$(BASE)
-	$(BIN)/python tools/pubblica.py runs/base-en-it base-en-it --data $(DATI) --command "$(BASE)"
+	$(BIN)/python tools/pubblica.py runs/base-cresciuto base-en-it --data $(DATI) --command "$(BASE)"
 
 # le frasi che insegnano di chi è «it», come nel capitolo 19
 $(DATI)/train-pronomi.tsv: | .venv/pronto
+	@test -f "$(DATI)/valid.tsv" || { echo "make base DATI=CARTELLA: in «$(DATI)» manca valid.tsv."; exit 1; }
 	$(BIN)/python -c 'from annotated.study.pronouns import write_pronouns; write_pronouns("$@", 300_000)'
 
 .venv/pronto: requirements.txt pyproject.toml

@@ -294,7 +294,7 @@ def _save_options(args: argparse.Namespace, folder: Path) -> None:
     with atomic_write(folder / "options.json") as file:
         file.write(json.dumps(_chosen(args), indent=1).encode())
 
-# %% ../book/90_riga_di_comando.ipynb #82919421
+# %% ../book/90_riga_di_comando.ipynb #fc6db844
 def _start(args: argparse.Namespace, folder: Path) -> tuple[Transformer | None, Tokenizer | None]:
     "Il modello da cui si parte, con il suo vocabolario, se c'è: di chi riprende conta solo la forma."
     state = folder / "state.safetensors"
@@ -318,7 +318,8 @@ def _new_model(args: argparse.Namespace, tokenizer: Tokenizer, start: Transforme
     if start is None:
         changes["norm_first"] = bool(args.norm_first)
         model = Transformer(Config.preset(args.config, tokenizer.vocab_size, **changes))
-        shrink_branches(model, args.branch_scale or BRANCH_SCALE.get(args.config, 1.0))
+        usual = 1.0 if args.norm_first else BRANCH_SCALE.get(args.config, 1.0)
+        shrink_branches(model, args.branch_scale or usual)
         return model
     model = Transformer(replace(start.config, **changes))
     model.load_state_dict(start.state_dict())
@@ -384,7 +385,7 @@ def _measure_unseen(folder: Path, device: torch.device) -> None:
     scores = evaluate(hypotheses, [pair.target for pair in unseen])
     _say(f"coppie di nomi mai viste insieme: {number(scores.exact, '.1%')} di frasi tradotte esattamente")
 
-# %% ../book/90_riga_di_comando.ipynb #a46a5199
+# %% ../book/90_riga_di_comando.ipynb #ea2e23b5
 def _usual(name: str) -> str:
     toy, corpus = (RECIPES[kind].defaults()[name] for kind in ("microlingua", "corpus"))
     return f" (predefinito: {toy}; con --data {corpus})"
@@ -410,9 +411,9 @@ def _add_train(commands: Any) -> None:
     add("--grow", action="store_true", default=None, help=wide)
     add("--resume", action="store_true", help="riprende l'addestramento in --out, con le sue opzioni")
     add("--norm-first", action="store_true", default=None, help="Pre-LN invece di Post-LN")
-    small = "in un modello nuovo moltiplica le matrici che chiudono i rami"
     usual = ", ".join(f"{scale} per {name}" for name, scale in BRANCH_SCALE.items())
-    add("--branch-scale", type=_rate, metavar="X", help=f"{small} (predefinito: {usual}; altrimenti 1)")
+    small = f"quanto sono grandi, in un modello nuovo, le matrici che chiudono i rami ({usual}; altrimenti 1)"
+    add("--branch-scale", type=_rate, metavar="X", help=small)
     add("--vocab-size", type=_positive, metavar="V", help="pezzi del vocabolario" + _usual("vocab_size"))
     add("--max-steps", type=_positive, metavar="N", help="passi di addestramento" + _usual("max_steps"))
     add("--max-tokens", type=_positive, metavar="N", help="pezzi per lotto" + _usual("max_tokens"))
@@ -521,7 +522,7 @@ def _translate(args: argparse.Namespace) -> None:
         for text in translations():
             _print(text)
 
-# %% ../book/90_riga_di_comando.ipynb #df34cf30
+# %% ../book/90_riga_di_comando.ipynb #62b30f88
 def _add_decoding(p: argparse.ArgumentParser) -> None:
     "Le opzioni di chi traduce."
     add = p.add_argument
@@ -530,7 +531,8 @@ def _add_decoding(p: argparse.ArgumentParser) -> None:
     add("--alpha", type=float, default=0.6, metavar="X", help="normalizzazione della lunghezza")
     usual = "dei pesi (predefinita: fp32 su CPU; su GPU bf16, o fp16 dove non c'è)"
     add("--precision", choices=PRECISIONS, help=usual)
-    add("--max-tokens", type=_positive, default=4096, metavar="N", help="pezzi che si traducono insieme")
+    together = "pezzi che si traducono insieme (predefinito: 4096; su GPU 32768)"
+    add("--max-tokens", type=_positive, metavar="N", help=together)
     _add_device(p)
 
 

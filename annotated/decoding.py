@@ -157,7 +157,7 @@ def encode_sources(
             )
     return encoded
 
-# %% ../book/16_decodifica.ipynb #09432a2c
+# %% ../book/16_decodifica.ipynb #a6e034e4
 MAX_BEAM, MAX_ALPHA = 1000, 10  # oltre, la memoria finisce e le potenze non sono più numeri
 
 
@@ -182,7 +182,7 @@ def translate(
     if not 0 <= alpha <= MAX_ALPHA:  # NaN non supera nessun confronto
         raise AnnotatedError(f"alpha = {alpha}: serve un numero fra 0 e {MAX_ALPHA}.")
     device = next(model.parameters()).device
-    max_tokens = max_tokens or (4096 if device.type == "cpu" else 32_768)
+    max_tokens = max_tokens or (32_768 if device.type == "cuda" else 4096)
     encoded = encode_sources(tokenizer, sentences, model.config.max_len, origin, first)
     order = sorted(range(len(encoded)), key=lambda i: -len(encoded[i]))
     translations = [""] * len(encoded)

@@ -74,12 +74,17 @@ def test_pre_ln_is_refused() -> None:
         grow(Transformer(Config(50, d_model=16, d_ff=24, h=4, N=1, norm_first=True)))
 
 
-@pytest.mark.parametrize(("config", "asked", "scale"), [("mini", None, 1), ("base", None, 0.25), ("mini", 0.5, 0.5)])
-def test_deep_shapes_start_from_small_branches(config: str, asked: float | None, scale: float) -> None:
-    shape = Namespace(seed=3, config=config, dropout=None, norm_first=None, branch_scale=asked)
+@pytest.mark.parametrize(
+    ("config", "norm_first", "asked", "scale"),
+    [("mini", None, None, 1), ("base", None, None, 0.25), ("base", True, None, 1), ("mini", None, 0.5, 0.5)],
+)
+def test_deep_shapes_start_from_small_branches(
+    config: str, norm_first: bool | None, asked: float | None, scale: float
+) -> None:
+    shape = Namespace(seed=3, config=config, dropout=None, norm_first=norm_first, branch_scale=asked)
     model = _new_model(shape, Namespace(vocab_size=50), None)
     torch.manual_seed(3)
-    usual = Transformer(Config.preset(config, 50))
+    usual = Transformer(Config.preset(config, 50, norm_first=bool(norm_first)))
     closing = [name for name in usual.state_dict() if name.endswith(("W_o.weight", "feed_forward.2.weight"))]
     assert len(closing) == 2 * len(usual.encoder.layers) + 3 * len(usual.decoder.layers)
     for (name, ours), theirs in zip(model.state_dict().items(), usual.state_dict().values(), strict=True):
