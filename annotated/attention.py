@@ -30,8 +30,8 @@ def attention(
         scores = scores.masked_fill(~mask, float("-inf"))
     return attend(scores, V)
 
-# %% ../book/02_attenzione.ipynb #666340f4
-torch.backends.cuda.enable_cudnn_sdp(False)  # a ogni forma nuova si fermerebbe a preparare un programma
+# %% ../book/02_attenzione.ipynb #c24b0197
+torch.backends.cuda.enable_cudnn_sdp(False)  # a ogni forma nuova si ferma
 
 
 def fast_attention(

@@ -385,7 +385,11 @@ def _measure_unseen(folder: Path, device: torch.device) -> None:
     scores = evaluate(hypotheses, [pair.target for pair in unseen])
     _say(f"coppie di nomi mai viste insieme: {number(scores.exact, '.1%')} di frasi tradotte esattamente")
 
-# %% ../book/90_riga_di_comando.ipynb #ea2e23b5
+# %% ../book/90_riga_di_comando.ipynb #47ceb4d2
+_SCALES = ", ".join(f"{scale} per {name}" for name, scale in BRANCH_SCALE.items())
+_BRANCHES = f"grandezza, in un modello nuovo, delle matrici che chiudono i rami ({_SCALES}; altrimenti 1)"
+
+
 def _usual(name: str) -> str:
     toy, corpus = (RECIPES[kind].defaults()[name] for kind in ("microlingua", "corpus"))
     return f" (predefinito: {toy}; con --data {corpus})"
@@ -411,9 +415,7 @@ def _add_train(commands: Any) -> None:
     add("--grow", action="store_true", default=None, help=wide)
     add("--resume", action="store_true", help="riprende l'addestramento in --out, con le sue opzioni")
     add("--norm-first", action="store_true", default=None, help="Pre-LN invece di Post-LN")
-    usual = ", ".join(f"{scale} per {name}" for name, scale in BRANCH_SCALE.items())
-    small = f"quanto sono grandi, in un modello nuovo, le matrici che chiudono i rami ({usual}; altrimenti 1)"
-    add("--branch-scale", type=_rate, metavar="X", help=small)
+    add("--branch-scale", type=_rate, metavar="X", help=_BRANCHES)
     add("--vocab-size", type=_positive, metavar="V", help="pezzi del vocabolario" + _usual("vocab_size"))
     add("--max-steps", type=_positive, metavar="N", help="passi di addestramento" + _usual("max_steps"))
     add("--max-tokens", type=_positive, metavar="N", help="pezzi per lotto" + _usual("max_tokens"))
