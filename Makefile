@@ -36,7 +36,7 @@ QUOTIDIANO = tatoeba tatoeba_pivot cocoa_mt_train storybooks_asp shattered_pixel
 PROGRAMMI = ddtp po_apps libreoffice_ui libreoffice_help po_edu_science mediawiki_i18n po_games inaturalist installation_guide
 BASE = annotated train --data $(DATI) --init small-en-it --grow --max-tokens 25000 --max-steps $(PASSI) --warmup 600 --factor 0.222 \
 	--valid-every 1000 $(QUOTIDIANO:%=--repeat %=10) $(PROGRAMMI:%=--repeat %=0.5) --compile --resume --out runs/base-cresciuto
-base: .venv/pronto $(DATI)/train-pronomi.tsv
+base: .venv/pronto $(or $(wildcard $(DATI)/train-pronomi.tsv.xz),$(DATI)/train-pronomi.tsv)
 	$(BIN)/$(BASE)
 	$(BIN)/python tools/pubblica.py runs/base-cresciuto base-en-it --data $(DATI) --command "$(BASE)"
 

@@ -36,14 +36,12 @@ def words(text: str) -> list[str]:
 def neighbours(ids: list[list[int]], n: int) -> Tensor:  # (n, n), sparsa
     "Quante volte due unità, numerate da 1, stanno a non più di `WINDOW` posti; lo 0 non conta."
     line = np.concatenate([np.array([*sentence, *[0] * WINDOW]) for sentence in ids])
-    keys: Counter[int] = Counter()
+    counts = torch.sparse_coo_tensor(size=(n, n))
     for distance in range(1, WINDOW + 1):
         one, other = line[:-distance], line[distance:]
         both = (one > 0) & (other > 0)
-        found, times = np.unique(one[both] * n + other[both], return_counts=True)
-        keys.update(dict(zip(found.tolist(), times.tolist(), strict=True)))
-    places, times = torch.tensor(list(keys)), torch.tensor(list(keys.values()), dtype=torch.float32)
-    counts = torch.sparse_coo_tensor(torch.stack((places // n, places % n)), times, (n, n))
+        found, times = map(torch.from_numpy, np.unique(one[both] * n + other[both], return_counts=True))
+        counts = counts + torch.sparse_coo_tensor(torch.stack((found // n, found % n)), times.float(), (n, n))
     return (counts + counts.T).coalesce()
 
 
