@@ -4,15 +4,18 @@
 
 Conta quali parole inglesi stanno vicine (entro tre posti), ne fa vettori (informazione mutua positiva, poi una SVD) e
 misura, per ogni coppia di «it», quanto l'indizio somiglia al nome giusto più che all'altro. Lo stesso con i pezzi di
-`base-en-it` al posto delle parole: il vettore di una parola è allora la somma di quelli dei suoi pezzi. Scrive
-`book/dati/vettori.json`.
+`base-en-it` al posto delle parole: il vettore di una parola è allora la somma di quelli dei suoi pezzi. Poi cerca
+quei saperi in `base-en-it`: una sonda bilineare, dai vettori di un aggettivo e di due nomi, deve dire quale dei due
+nel corpus l'aggettivo accompagna; è misurata su aggettivi che non ha visto. Scrive `book/dati/vettori.json`.
 """
 
 import argparse
 import json
+import random
 import re
 from collections import Counter
 from datetime import date
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -20,13 +23,15 @@ import torch
 from provenienza import ROOT, commit, processor, sha256, told_errors
 from torch import Tensor
 
-from annotated import load_pretrained
+from annotated import Tokenizer, Transformer, load_pretrained
 from annotated.common import atomic_write
 from annotated.data import read_pairs
 from annotated.study.coreference import Probe, read_probes
+from annotated.study.pronouns import ADJECTIVES
 
 OUT = ROOT / "book" / "dati" / "vettori.json"
 WINDOW, SIZE, WORDS = 3, 300, 30_000
+FOLDS, RANK, STEPS, DECAY = 5, 32, 400, 0.03  # della sonda
 
 
 def words(text: str) -> list[str]:
@@ -66,6 +71,87 @@ def margin(probe: Probe, table: Tensor, units: dict[str, list[int]]) -> float | 
     return round((clue @ right - clue @ other).item(), 4)
 
 
+def company(split: list[list[str]], banned: set[str]) -> dict[tuple[str, str], float]:
+    "Gli aggettivi del generatore, senza `banned`, con i nomi che precedono: la radice di quante volte, se almeno tre."
+    times = Counter(word for sentence in split for word in sentence)
+    adjectives = {a.en for some in ADJECTIVES.values() for a in some if times[a.en] >= 30} - banned
+    pairs = Counter(pair for sentence in split for pair in pairwise(sentence))
+    articled = Counter[str]()
+    for (one, other), n in pairs.items():
+        articled[other] += n * (one in ("a", "an", "the"))
+    nouns = {w for w, n in articled.items() if times[w] >= 100 and n >= 0.15 * times[w]} - adjectives
+    return {(a, b): n**0.5 for (a, b), n in pairs.items() if a in adjectives and b in nouns and n >= 3}
+
+
+def drawn(pairs: dict[tuple[str, str], float], kept: set[str], rng: random.Random, n: int) -> list[tuple[str, ...]]:
+    "Aggettivo di `kept`, un nome che accompagna, uno che non accompagna mai; i due nomi hanno le stesse frequenze."
+    mine = {pair: weight for pair, weight in pairs.items() if pair[0] in kept}
+    others = rng.choices([noun for _, noun in pairs], weights=list(pairs.values()), k=n)
+    found = zip(rng.choices(list(mine), weights=list(mine.values()), k=n), others, strict=True)
+    return [(a, b, other) for (a, b), other in found if (a, other) not in pairs]
+
+
+def margins(rows: Tensor, maps: list[Tensor]) -> Tensor:  # (n, 3, d), due (d, RANK) → (n,)
+    "Di quanto l'aggettivo sta meglio al primo nome che al secondo."
+    adjective, one, other = rows.unbind(dim=1)
+    return (adjective @ maps[0] * ((one - other) @ maps[1])).sum(dim=1)
+
+
+def readable(pairs: dict[tuple[str, str], float], vector: dict[str, Tensor]) -> list[float]:
+    "Le risposte giuste su ogni quinto degli aggettivi, con la sonda addestrata sugli altri quattro."
+    adjectives, shares = sorted({a for a, _ in pairs}), []
+    number = {word: i for i, word in enumerate(vector)}
+    table = torch.stack(list(vector.values()))
+    table = table - table.mean(dim=0)
+    table, size = table / table.norm(dim=1).mean(), table.shape[1]
+    for fold in range(FOLDS):
+        rng = random.Random(fold)
+        held = set(rng.sample(adjectives, len(adjectives) // FOLDS))
+        train, test = (
+            table[torch.tensor([[number[word] for word in row] for row in drawn(pairs, kept, rng, n)])]
+            for kept, n in ((set(adjectives) - held, 30_000), (held, 3_000))
+        )
+        torch.manual_seed(fold)
+        maps = [torch.randn(size, RANK).mul(2 * size**-0.5).requires_grad_() for _ in range(2)]
+        optimizer = torch.optim.Adam(maps, lr=0.01)
+        for _ in range(STEPS):
+            loss = torch.nn.functional.softplus(-margins(train[torch.randint(len(train), (512,))], maps)).mean()
+            loss = loss + DECAY / RANK * sum(m.square().sum() for m in maps)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        shares.append(round((margins(test, maps) > 0).float().mean().item(), 4))
+    return shares
+
+
+@torch.no_grad()
+def states(model: Transformer, tokenizer: Tokenizer, before: str, word: str, after: str) -> Tensor:  # (d,)
+    "Ciò che esce dall'encoder sui pezzi di `word`, in media, dentro una frase breve."
+    start, end = (len(ids) for ids in tokenizer.encode([before.strip(), before + word]))
+    src = torch.tensor(tokenizer.encode([before + word + after]))
+    return model.encoder(model.embedding(src))[0, start:end].mean(dim=0)
+
+
+def searched(
+    pairs: dict[tuple[str, str], float], counted: dict[str, Tensor], model: Transformer, tokenizer: Tokenizer
+) -> dict[str, dict]:
+    "La sonda sui vettori contati, su tre fatti dai pezzi del modello, e quante parole ha visto."
+    pairs = {pair: weight for pair, weight in pairs.items() if all(word in counted for word in pair)}
+    adjectives, nouns = ({pair[i] for pair in pairs} for i in range(2))
+    embedding = model.embedding.weight.detach()
+    torch.manual_seed(0)
+    chance = torch.randn_like(embedding)
+
+    def summed(table: Tensor) -> dict[str, Tensor]:
+        return {w: table[tokenizer.encode([w])[0]].mean(dim=0) for w in sorted(adjectives | nouns)}
+
+    read = {w: states(model, tokenizer, "The ", w, " was here.") for w in sorted(nouns)}
+    read |= {w: states(model, tokenizer, "It was ", w, ".") for w in sorted(adjectives)}
+    tables = {"contati": {w: counted[w] for w in read}, "embedding": summed(embedding), "encoder": read}
+    shares = {name: readable(pairs, table) for name, table in (tables | {"caso": summed(chance)}).items()}
+    return {"aggettivi": len(adjectives), "nomi": len(nouns), "coppie": len(pairs), "quote": shares}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
@@ -81,7 +167,10 @@ def main() -> None:
     by_word = {text: [number[word] for word in words(text) if word in number] for text in wanted}
     whole = [margin(probe, table, by_word) for probe in probes]
 
-    _, tokenizer = load_pretrained("base-en-it")
+    model, tokenizer = load_pretrained("base-en-it")
+    pairs = company(split, {word for probe in probes for word in words(probe.clue)})
+    found = searched(pairs, {word: table[i] for word, i in number.items()}, model, tokenizer)
+
     table = vectors(neighbours(tokenizer.encode(sentences), tokenizer.vocab_size))
     by_piece = dict(zip(wanted, tokenizer.encode(wanted), strict=True))
     pieces = [margin(probe, table, by_piece) for probe in probes]
@@ -95,9 +184,9 @@ def main() -> None:
         "train.tsv": sha256(args.data / "train.tsv"),
     }
     counted = {probe.clue: len(by_piece[probe.clue]) for probe in probes}
-    found = {"provenienza": origin, "pezzi per indizio": counted, "parole": whole, "pezzi": pieces}
+    results = {"provenienza": origin, "pezzi per indizio": counted, "parole": whole, "pezzi": pieces, "sonda": found}
     with atomic_write(OUT) as file:
-        file.write((json.dumps(found, ensure_ascii=False, indent=1) + "\n").encode())
+        file.write((json.dumps(results, ensure_ascii=False, indent=1) + "\n").encode())
 
 
 if __name__ == "__main__":
