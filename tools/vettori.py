@@ -71,9 +71,8 @@ def margin(probe: Probe, table: Tensor, units: dict[str, list[int]]) -> float | 
     return round((clue @ right - clue @ other).item(), 4)
 
 
-def company(split: list[list[str]], banned: set[str]) -> dict[tuple[str, str], float]:
+def company(split: list[list[str]], times: Counter[str], banned: set[str]) -> dict[tuple[str, str], float]:
     "Gli aggettivi del generatore, senza `banned`, con i nomi che precedono: la radice di quante volte, se almeno tre."
-    times = Counter(word for sentence in split for word in sentence)
     adjectives = {a.en for some in ADJECTIVES.values() for a in some if times[a.en] >= 30} - banned
     pairs = Counter(pair for sentence in split for pair in pairwise(sentence))
     articled = Counter[str]()
@@ -84,7 +83,7 @@ def company(split: list[list[str]], banned: set[str]) -> dict[tuple[str, str], f
 
 
 def drawn(pairs: dict[tuple[str, str], float], kept: set[str], rng: random.Random, n: int) -> list[tuple[str, ...]]:
-    "Aggettivo di `kept`, un nome che accompagna, uno che non accompagna mai; i due nomi hanno le stesse frequenze."
+    "Aggettivo di `kept`, un nome di una sua coppia, un nome d'altre; i due nomi hanno le stesse frequenze."
     mine = {pair: weight for pair, weight in pairs.items() if pair[0] in kept}
     others = rng.choices([noun for _, noun in pairs], weights=list(pairs.values()), k=n)
     found = zip(rng.choices(list(mine), weights=list(mine.values()), k=n), others, strict=True)
@@ -148,7 +147,8 @@ def searched(
     read = {w: states(model, tokenizer, "The ", w, " was here.") for w in sorted(nouns)}
     read |= {w: states(model, tokenizer, "It was ", w, ".") for w in sorted(adjectives)}
     tables = {"contati": {w: counted[w] for w in read}, "embedding": summed(embedding), "encoder": read}
-    shares = {name: readable(pairs, table) for name, table in (tables | {"caso": summed(chance)}).items()}
+    tables["caso"] = summed(chance)
+    shares = {name: readable(pairs, table) for name, table in tables.items()}
     return {"aggettivi": len(adjectives), "nomi": len(nouns), "coppie": len(pairs), "quote": shares}
 
 
@@ -161,14 +161,14 @@ def main() -> None:
     wanted = sorted({text for p in probes for text in (p.clue, *(noun.en for noun in p.nouns))})
 
     split = [words(sentence) for sentence in sentences]
-    common = Counter(word for sentence in split for word in sentence).most_common(WORDS)
-    number = {word: i for i, (word, times) in enumerate(common, 1) if times >= 5}
+    times = Counter(word for sentence in split for word in sentence)
+    number = {word: i for i, (word, n) in enumerate(times.most_common(WORDS), 1) if n >= 5}
     table = vectors(neighbours([[number.get(word, 0) for word in sentence] for sentence in split], len(number) + 1))
     by_word = {text: [number[word] for word in words(text) if word in number] for text in wanted}
     whole = [margin(probe, table, by_word) for probe in probes]
 
     model, tokenizer = load_pretrained("base-en-it")
-    pairs = company(split, {word for probe in probes for word in words(probe.clue)})
+    pairs = company(split, times, {word for probe in probes for word in words(probe.clue)})
     found = searched(pairs, {word: table[i] for word, i in number.items()}, model, tokenizer)
 
     table = vectors(neighbours(tokenizer.encode(sentences), tokenizer.vocab_size))
