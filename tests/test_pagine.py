@@ -439,7 +439,7 @@ def test_theme_is_chosen_before_the_page_is_drawn(visit: Visit, system: Literal[
     page.route("**/tutto.js*", lambda route: route.fulfill(body="", content_type="text/javascript"))
     page.goto(f"file://{HTML / 'intro.html'}")
     expect(page.locator("html")).to_have_attribute("data-theme", system)
-    page.evaluate("localStorage.setItem('mode', 'light')")
+    page.add_init_script("localStorage.setItem('mode', 'light')")  # nel documento nuovo, prima dei suoi script
     page.reload()
     expect(page.locator("html")).to_have_attribute("data-theme", "light")
 

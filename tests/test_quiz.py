@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
-from playwright.sync_api import Browser, Locator, expect
+from playwright.sync_api import Browser, Locator, Page, expect
 from test_appendici import BOOK, titles
 
 from conftest import Visit
@@ -64,6 +64,12 @@ def box(visit: Visit, number: int) -> Locator:
     return visit.page.locator(f"#domanda-{number}")
 
 
+def reload(page: Page) -> None:
+    "Ricarica con la memoria che la pagina ha scritto: Chromium, carico, a volte ne dà una vuota al documento nuovo."
+    page.add_init_script(f"Object.assign(localStorage, {page.evaluate('JSON.stringify(localStorage)')})")
+    page.reload()
+
+
 def test_page_checks_counts_and_starts_again(visit: Visit) -> None:
     page = visit.page
     page.goto(f"file://{PAGE}")
@@ -94,7 +100,7 @@ def test_page_checks_counts_and_starts_again(visit: Visit) -> None:
     expect(part).to_have_text("1 su 4 al primo tentativo (risposte date: 2)")  # conta il primo tentativo
     expect(total).to_have_text("1 su 36 al primo tentativo (risposte date: 2)")
 
-    page.reload()
+    reload(page)
     expect(total).to_have_text("1 su 36 al primo tentativo (risposte date: 2)")
     page.get_by_role("button", name="Ricomincia da capo").click()
     expect(total).to_have_text("0 su 36 al primo tentativo (risposte date: 0)")
@@ -138,7 +144,7 @@ def test_chapters_can_be_chosen(visit: Visit) -> None:
     assert copied.evaluate("link => link.href") == page.url
     box(visit, 1).get_by_role("radio").first.check()
     box(visit, 1).get_by_role("button", name="Controlla").click()
-    page.reload()
+    reload(page)
     expect(questions).to_have_count(more)
     expect(box(visit, 1).get_by_role("radio").first).to_be_checked()  # ciò che si era risposto si rivede
     expect(box(visit, 1).get_by_role("status")).not_to_be_empty()
