@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from annotated.study.coreference import delays, rises, verdict
+from annotated.study.dynamics import delays, rises, verdict
 
 ROOT = Path(__file__).resolve().parent.parent
 STEPS = list(range(100, 1001, 25))

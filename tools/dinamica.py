@@ -15,7 +15,7 @@ la metà della sua altezza finale (gli accordi si contano da 0,5). Contano le ca
 lo sguardo (o lo scambio) scelto batte i segni sorteggiati (p < 0,05). Fra testa e
 capacità viene prima quella che sale prima, se l'intervallo al 95 % della differenza media, ripescando gli
 addestramenti, sta tutto da una parte; altrimenti non si sa. Il conto lo fanno `rises`, `delays` e `verdict`,
-nel capitolo «it → animal».
+nell'appendice «Una testa che nasce».
 """
 
 import argparse
