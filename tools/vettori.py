@@ -132,9 +132,13 @@ def states(model: Transformer, tokenizer: Tokenizer, before: str, word: str, aft
 
 
 def searched(
-    pairs: dict[tuple[str, str], float], counted: dict[str, Tensor], model: Transformer, tokenizer: Tokenizer
+    pairs: dict[tuple[str, str], float],
+    counted: dict[str, Tensor],
+    pieces: Tensor,  # (V, SIZE), i vettori contati dei pezzi
+    model: Transformer,
+    tokenizer: Tokenizer,
 ) -> dict[str, dict]:
-    "La sonda sui vettori contati, su tre fatti dai pezzi del modello, e quante parole ha visto."
+    "La sonda sui vettori contati, di parole e di pezzi, su tre fatti dai pezzi del modello, e quante parole ha visto."
     pairs = {pair: weight for pair, weight in pairs.items() if all(word in counted for word in pair)}
     adjectives, nouns = ({pair[i] for pair in pairs} for i in range(2))
     embedding = model.embedding.weight.detach()
@@ -146,8 +150,8 @@ def searched(
 
     read = {w: states(model, tokenizer, "The ", w, " was here.") for w in sorted(nouns)}
     read |= {w: states(model, tokenizer, "It was ", w, ".") for w in sorted(adjectives)}
-    tables = {"contati": {w: counted[w] for w in read}, "embedding": summed(embedding), "encoder": read}
-    tables["caso"] = summed(chance)
+    tables = {"contati": {w: counted[w] for w in read}, "pezzi contati": summed(pieces)}
+    tables |= {"embedding": summed(embedding), "encoder": read, "caso": summed(chance)}
     shares = {name: readable(pairs, table) for name, table in tables.items()}
     return {"aggettivi": len(adjectives), "nomi": len(nouns), "coppie": len(pairs), "quote": shares}
 
@@ -169,11 +173,12 @@ def main() -> None:
 
     model, tokenizer = load_pretrained("base-en-it")
     pairs = company(split, times, {word for probe in probes for word in words(probe.clue)})
-    found = searched(pairs, {word: table[i] for word, i in number.items()}, model, tokenizer)
+    counted = {word: table[i] for word, i in number.items()}
 
     table = vectors(neighbours(tokenizer.encode(sentences), tokenizer.vocab_size))
     by_piece = dict(zip(wanted, tokenizer.encode(wanted), strict=True))
     pieces = [margin(probe, table, by_piece) for probe in probes]
+    found = searched(pairs, counted, table, model, tokenizer)
 
     origin = {
         "comando": "python tools/vettori.py --data CARTELLA",
@@ -183,8 +188,8 @@ def main() -> None:
         "torch": torch.__version__,
         "train.tsv": sha256(args.data / "train.tsv"),
     }
-    counted = {probe.clue: len(by_piece[probe.clue]) for probe in probes}
-    results = {"provenienza": origin, "pezzi per indizio": counted, "parole": whole, "pezzi": pieces, "sonda": found}
+    lengths = {probe.clue: len(by_piece[probe.clue]) for probe in probes}
+    results = {"provenienza": origin, "pezzi per indizio": lengths, "parole": whole, "pezzi": pieces, "sonda": found}
     with atomic_write(OUT) as file:
         file.write((json.dumps(results, ensure_ascii=False, indent=1) + "\n").encode())
 
