@@ -30,7 +30,7 @@ def attention(
         scores = scores.masked_fill(~mask, float("-inf"))
     return attend(scores, V)
 
-# %% ../book/02_attenzione.ipynb #c24b0197
+# %% ../book/02_attenzione.ipynb #6ce0c1c9
 torch.backends.cuda.enable_cudnn_sdp(False)  # a ogni forma nuova si ferma
 
 
@@ -44,8 +44,11 @@ def fast_attention(
 
     Su CPU, in bfloat16 o quando si traduce (poche query, niente gradienti), passa per
     `attention`: lì una query che non può guardare nulla rende NaN, nel nucleo 0.
-    Su GPU il nucleo di cuDNN è escluso, per tutto il processo.
+    Su GPU il nucleo di cuDNN è escluso, per tutto il processo. Solleva `TypeError` se
+    `mask` non è di booleani: se è di numeri, il nucleo li somma agli score.
     """
+    if mask is not None and mask.dtype != torch.bool:
+        raise TypeError("mask: servono booleani, `True` dove si può guardare.")
     if Q.device.type == "cpu":
         few = not torch.is_grad_enabled() and Q.size(-2) <= 8
         if few or Q.dtype == torch.bfloat16:

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['PRETRAINED', 'RECIPES', 'BRANCH_SCALE', 'Recipe', 'make_parser', 'main']
 
-# %% ../book/90_riga_di_comando.ipynb #83df61f9
+# %% ../book/90_riga_di_comando.ipynb #4027c01e
 import argparse
 import json
 import math
@@ -20,6 +20,7 @@ from datetime import timedelta
 from importlib.util import find_spec
 from itertools import compress
 from pathlib import Path
+from shlex import quote
 from typing import Any, NamedTuple, NoReturn
 
 import torch
@@ -100,7 +101,7 @@ def _device(name: str) -> torch.device:
         torch.set_float32_matmul_precision("high")
     return x.device
 
-# %% ../book/90_riga_di_comando.ipynb #143c7a73
+# %% ../book/90_riga_di_comando.ipynb #b5c8e876
 def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) == 0:
         raise argparse.ArgumentTypeError(f"serve un intero positivo, non «{text}»")
@@ -123,7 +124,7 @@ def _repetition(text: str) -> tuple[str, float]:
 
 
 def _model_name(text: str) -> str:
-    return str(Path(text).resolve()) if os.path.isdir(text) else text
+    return str(Path(text).resolve()) if os.path.exists(os.path.join(text, "config.json")) else text
 
 
 def _share(text: str) -> float:
@@ -175,7 +176,7 @@ def _corpus_vocabulary(
     tokenizer.save(path)
     return tokenizer
 
-# %% ../book/90_riga_di_comando.ipynb #ec414505
+# %% ../book/90_riga_di_comando.ipynb #3410d59a
 def _corpora(
     args: argparse.Namespace, folder: Path, tokenizer: Tokenizer | None, max_len: int
 ) -> tuple[Tokenizer, Corpus, Corpus]:  # vocabolario, addestramento, validazione
@@ -192,6 +193,8 @@ def _corpora(
     training = load_corpus(data.train, tokenizer, max_len, folder / "data", repeat)
     validation = load_corpus([data.valid], tokenizer, max_len, folder / "data")
     for name, corpus in (("addestramento", training), ("validazione", validation)):
+        if not len(corpus) and not corpus.skipped:
+            raise AnnotatedError(f"{args.data}: --repeat non lascia nessuna coppia. Non azzerarle tutte.")
         if not len(corpus):
             told = f"nessuna coppia di {name} entra in {max_len} pezzi"
             raise AnnotatedError(f"{args.data}: {told}. Dividi le frasi.")
@@ -331,11 +334,14 @@ def _training_config(args: argparse.Namespace, device: torch.device) -> Training
     options |= {"precision": _precision(args.precision, device), "compiled": bool(args.compiled)}
     return TrainingConfig(**options)
 
-# %% ../book/90_riga_di_comando.ipynb #ea892028
+# %% ../book/90_riga_di_comando.ipynb #c028b1f1
 def _train(args: argparse.Namespace) -> None:
     _check_processes()
     shape = args.config or Path(args.init or "mini").name
     folder, device = args.out or Path("runs") / shape, _device(args.device)
+    begun = any((folder / name).exists() for name in ("state.safetensors", "options.json"))
+    if args.resume and not (begun or args.data or args.config or args.init):
+        raise AnnotatedError(f"{folder}: non c'è nulla da riprendere. Indica con --out la sua cartella.")
     args = _completed(args, folder)
     config = _training_config(args, device)
     if args.tensorboard and find_spec("tensorboard") is None:
@@ -355,7 +361,7 @@ def _train(args: argparse.Namespace) -> None:
         _train_in(folder, device, args, config)
     if not args.data and _first():
         _measure_unseen(folder, device)
-    _say(f'fatto. Prova: annotated translate --model {folder} "The animal …"')
+    _say(f'fatto. Prova: annotated translate --model {quote(str(folder))} "The animal …"')
 
 
 def _train_in(folder: Path, device: torch.device, args: argparse.Namespace, config: TrainingConfig) -> None:
@@ -385,7 +391,7 @@ def _measure_unseen(folder: Path, device: torch.device) -> None:
     scores = evaluate(hypotheses, [pair.target for pair in unseen])
     _say(f"coppie di nomi mai viste insieme: {number(scores.exact, '.1%')} di frasi tradotte esattamente")
 
-# %% ../book/90_riga_di_comando.ipynb #47ceb4d2
+# %% ../book/90_riga_di_comando.ipynb #9700ec4f
 _SCALES = ", ".join(f"{scale} per {name}" for name, scale in BRANCH_SCALE.items())
 _BRANCHES = f"grandezza, in un modello nuovo, delle matrici che chiudono i rami ({_SCALES}; altrimenti 1)"
 
@@ -435,7 +441,7 @@ def _add_train(commands: Any) -> None:
     add("--repeat", type=_repetition, action="append", metavar="FONTE=N", help=times)
     usual = "dei prodotti di matrici (predefinita: fp32 su CPU; su GPU bf16, o fp16 dove non c'è)"
     add("--precision", choices=list(DTYPES), help=usual)
-    add("--compile", dest="compiled", action="store_true", default=None, help="usa torch.compile")
+    add("--compile", dest="compiled", action=argparse.BooleanOptionalAction, help="usa torch.compile")
     add("--tensorboard", action="store_true", help="scrive il diario anche per TensorBoard")
     add("--seed", type=int, metavar="N", help="seme dei numeri casuali (predefinito: 1)")
     p.set_defaults(run=_train)
@@ -604,7 +610,7 @@ def _add_attention(commands: Any) -> None:
     p.set_defaults(run=_attention)
     _add_device(p)
 
-# %% ../book/90_riga_di_comando.ipynb #7a5bd455
+# %% ../book/90_riga_di_comando.ipynb #3dd4b6dd
 def _export(args: argparse.Namespace) -> None:
     if args.sentence and args.to != "web":
         raise AnnotatedError("--sentence: è di una pagina web. Aggiungi --to web.")
@@ -629,7 +635,7 @@ def _download(args: argparse.Namespace) -> None:
 
 def _prepare(args: argparse.Namespace) -> None:
     _say(str(prepare(args.source, args.target, args.out, args.held_out, args.seed, progress=True)))
-    _say(f"Ora: annotated train --data {args.out} --config tiny --vocab-size 4000")
+    _say(f"Ora: annotated train --data {quote(str(args.out))} --config tiny --vocab-size 4000")
 
 # %% ../book/90_riga_di_comando.ipynb #c5e3bf8d
 def _add_export(commands: Any) -> None:

@@ -141,7 +141,7 @@ def train_step(
         scaler.update()
     return sum_over_processes(total) / tokens
 
-# %% ../book/14_passo.ipynb #0498f11c
+# %% ../book/14_passo.ipynb #47173ee8
 def out_of_memory(error: BaseException) -> bool:
     "Se `error` dice che la memoria non basta: con il suo tipo, o soltanto a parole."
     said = "can't allocate memory", "bad_alloc", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED"
@@ -169,14 +169,16 @@ def train_step_in_memory(
         except (RuntimeError, MemoryError) as error:
             if type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
                 told = " ".join(str(error).split()[:20])
-                advice = "Installa un compilatore C++ o togli l'opzione."
+                advice = "Installa un compilatore C++ o aggiungi --no-compile."
                 raise AnnotatedError(f"--compile: il modello non si compila ({told}). {advice}") from error
             if not out_of_memory(error):
                 raise
             if parts >= len(batch.src) or rank_and_size()[1] > 1:
-                raise AnnotatedError(
-                    "memoria esaurita: riduci --max-tokens o scegli un modello più piccolo."
-                ) from error
+                advice = "In un'altra --out riduci --max-tokens, o scegli un modello più piccolo."
+                raise AnnotatedError(f"memoria esaurita. {advice}") from error
+            for parameter, averages in list(optimizer.state.items()):
+                if "exp_avg_sq" not in averages:  # finita mentre Adam preparava le sue medie: si rifanno
+                    del optimizer.state[parameter]
         parts *= 2
 
 # %% ../book/14_passo.ipynb #6db24c1a

@@ -31,14 +31,22 @@ class Scores:
             f"frasi identiche al riferimento: {number(self.exact, '.1%')}"
         )
 
-# %% ../book/17_valutazione.ipynb #6cf136eb
+# %% ../book/17_valutazione.ipynb #dfbd4fd7
 def evaluate(
     translations: list[str],
     references: list[str],  # una per traduzione
 ) -> Scores:
-    "BLEU (Papineni 2002) e chrF (Popović 2015) calcolati da sacreBLEU (Post 2018)."
+    """BLEU (Papineni 2002) e chrF (Popović 2015) calcolati da sacreBLEU (Post 2018).
+
+    Solleva `AnnotatedError` se non ci sono frasi, o se traduzioni e riferimenti non sono altrettanti.
+    """
+    if isinstance(translations, str) or isinstance(references, str):
+        raise AnnotatedError("serve una lista di frasi, non una frase sola: mettila fra parentesi quadre.")
     if not references:
         raise AnnotatedError("nessuna frase da valutare: servono le traduzioni e i loro riferimenti.")
+    if len(translations) != len(references):
+        told = f"{len(translations)} traduzioni e {len(references)} riferimenti"
+        raise AnnotatedError(f"{told}: serve un riferimento per traduzione.")
     bleu, chrf = BLEU(), CHRF()
     return Scores(
         bleu=bleu.corpus_score(translations, [references]).score,

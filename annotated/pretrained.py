@@ -38,7 +38,7 @@ class Translator(NamedTuple):
         "Le traduzioni; `AnnotatedError` se una frase è vuota o troppo lunga (capitolo sulla decodifica)."
         return translate(self.model, self.tokenizer, sentences, beam, alpha)
 
-# %% ../book/84_in_cinque_minuti.ipynb #8f380574
+# %% ../book/84_in_cinque_minuti.ipynb #c93f55c9
 MODELS = Path(common.__file__).resolve().parents[1] / "models"  # accanto ai sorgenti
 
 
@@ -56,11 +56,11 @@ def load_pretrained(
     device: str | torch.device = "cpu",
 ) -> Translator:
     "Carica un modello pubblicato con il libro, o la cartella `name`; `AnnotatedError` se non esiste."
-    if os.path.isdir(name):  # che, al contrario di Path.is_dir, non protesta se il nome è troppo lungo
-        return Translator(*load_model(name, device))
-    for folder in model_folders():
-        if name and os.path.isdir(folder / name):
+    for folder in (Path(), *model_folders()):
+        if name and os.path.exists(folder / name / "config.json"):
             return Translator(*load_model(folder / name, device))
+    if os.path.isdir(name):
+        return Translator(*load_model(name, device))  # che dice che cosa manca
     published = ", ".join(sorted({path.name for folder in model_folders() for path in folder.glob("*/")}))
     advice = f"Ci sono: {published}." if published else (
         "I pesi stanno con i sorgenti: «git clone https://github.com/annotated-it/annotated», "

@@ -6,7 +6,7 @@
 __all__ = ['LOG_EVERY', 'batch_stream', 'validation_loss', 'mean_weights', 'read_weights', 'averaged_model', 'TrainingConfig',
            'Progress', 'Run', 'check_folder', 'reserved', 'on_device', 'train']
 
-# %% ../book/15_addestramento.ipynb #77bb4556
+# %% ../book/15_addestramento.ipynb #7e26bd2f
 import copy
 import json
 import math
@@ -15,6 +15,7 @@ import signal
 import sys
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
@@ -32,7 +33,7 @@ from torch.amp import GradScaler
 from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
 
-from .checkpoint import load_state, save_model, save_state, save_tensors
+from .checkpoint import check_savable, load_state, save_model, save_state, save_tensors
 from .common import AnnotatedError, atomic_write, number, reason
 from .data import Batch, Corpus, make_batches
 from .engine import DTYPES, Objective, autocast, new_scaler, rank_and_size
@@ -214,16 +215,15 @@ class Run:
     def last_step(self) -> bool:
         return self.expired or self.progress.step >= self.config.max_steps
 
-# %% ../book/15_addestramento.ipynb #9b9d392a
+# %% ../book/15_addestramento.ipynb #91cb4f83
 LOG_EVERY = 20  # passi fra una riga di log e la successiva
 
 
 def _finite(loss: float, run: Run) -> float:
     if not math.isfinite(loss):
-        step, good = run.progress.step, "Ricomincia con"
-        if run.progress.valid_losses:
-            good = f"L'ultimo stato buono è in {run.folder}: riprendi con --resume e"
-        raise AnnotatedError(f"passo {step}: la perdita non è più un numero. {good} un --factor più piccolo.")
+        told = f"passo {run.progress.step}: la perdita non è più un numero"
+        good = f"L'ultimo stato buono è in {run.folder}: riprendi con --resume e un --factor più piccolo."
+        raise AnnotatedError(f"{told}. {good}")
     return loss
 
 
@@ -330,7 +330,7 @@ def _check_agreement(*facts: Any) -> None:
         different = "dati, vocabolario o stato diversi da quelli degli altri"
         raise AnnotatedError(f"processo {rank}: {different}. Copia la stessa cartella su ogni macchina.")
 
-# %% ../book/15_addestramento.ipynb #17386b8e
+# %% ../book/15_addestramento.ipynb #cddf96ea
 def check_folder(folder: Path, resume: bool) -> None:
     """Solleva `AnnotatedError` se in `folder` non si può addestrare senza toccare ciò che c'è già.
 
@@ -361,11 +361,18 @@ def _start(run: Run, resume: bool) -> None:
         try:
             saved = load_state(path, run.model, run.optimizer, run.tokenizer)
             run.progress = Progress(**{name: saved[name] for name in asdict(run.progress)})
+            before = {"validation": stream["validation"]}  # di chi è cominciato quando non c'era
+            run.progress.stream = before | run.progress.stream
             begun = {name: run.progress.stream[name] for name in stream}
         except (KeyError, TypeError, ValueError) as error:
             raise AnnotatedError(
                 f"{path}: non è lo stato di un addestramento. Parti dai pesi con --init in un'altra --out."
             ) from error
+        for name in ("tokens", "validation"):
+            if stream[name] != begun[name]:
+                told = "i dati non sono quelli con cui l'addestramento è cominciato"
+                advice = f"Rimettili, o parti dai pesi con --init {run.folder} in un'altra --out."
+                raise AnnotatedError(f"{path}: {told}. {advice}")
         for name, value in begun.items():
             if stream[name] != value:
                 told = f"{name} = {value}, non {stream[name]}"
@@ -426,15 +433,25 @@ def on_device(batches: Iterator[Batch], device: torch.device) -> Iterator[Batch]
         batch = following
     yield batch
 
-# %% ../book/15_addestramento.ipynb #a3f89c46
+# %% ../book/15_addestramento.ipynb #4384c3bd
 def _tell(bar: tqdm, message: str) -> None:
     if not bar.disable:  # con più processi parla uno solo
         bar.write(message, sys.stderr)
 
 
+def _why(run: Run) -> str:
+    "Perché ci si ferma prima dei passi chiesti, o non se ne fa nessuno."
+    at = f"al passo {run.progress.step} di {run.config.max_steps}"
+    if run.expired:
+        return f"tempo finito {at}: per continuare, --resume --out {run.folder}"
+    if run.last_step:
+        return f"già {at}: per continuare, --max-steps più grande"
+    return f"fermo {at}: {run.progress.stalled} validazioni senza migliorare"
+
+
 def _steps(run: Run, training: Corpus, validation: Corpus) -> None:
     "I passi che mancano, con diario, validazioni e salvataggi."
-    objective, config, progress = _objective(run), run.config, run.progress
+    objective, config, progress, before = _objective(run), run.config, run.progress, run.progress.step
     stream = batch_stream(training, config.max_tokens, config.seed, skip=progress.step)
     batches = on_device(stream, run.device)
     look = {"unit": "passo", "desc": "addestramento", "disable": rank_and_size()[0] > 0}
@@ -468,12 +485,12 @@ def _steps(run: Run, training: Corpus, validation: Corpus) -> None:
             if _together(run, bool(received)):
                 _finite(meter.loss, run)
                 _save_progress(run)
-                raise KeyboardInterrupt(f"stato salvato al passo {progress.step}: riprendi con --resume")
-        if run.expired and progress.step < config.max_steps:
-            told = f"tempo finito al passo {progress.step} di {config.max_steps}"
-            _tell(bar, f"{told}: per continuare, --resume")
+                told = f"stato salvato al passo {progress.step}"
+                raise KeyboardInterrupt(f"{told}: riprendi con --resume --out {run.folder}")
+        if progress.step < config.max_steps or progress.step == before:
+            _tell(bar, _why(run))
 
-# %% ../book/15_addestramento.ipynb #129c3f92
+# %% ../book/15_addestramento.ipynb #40be3572
 def train(
     model: Transformer,
     tokenizer: Tokenizer,
@@ -486,20 +503,23 @@ def train(
 ) -> float:  # la miglior perdita di validazione, in nat per pezzo
     """Addestra `model`; in `folder` tiene i pesi migliori, lo stato da cui riprendere e `log.jsonl`.
 
-    Solleva `AnnotatedError` se mancano i dati, se `folder` contiene già un modello e non lo si riprende, o se
-    la perdita non è più un numero: lo stato salvato resta l'ultimo buono. A SIGTERM o SIGINT salva e solleva
-    `KeyboardInterrupt`. Con `torchrun` la eseguono tutti i processi.
+    Solleva `AnnotatedError` se mancano i dati, se il vocabolario non è quello del modello, se `folder`
+    contiene già un modello e non lo si riprende, o se la perdita non è più un numero: lo stato salvato
+    resta l'ultimo buono. A SIGTERM o SIGINT salva e solleva `KeyboardInterrupt`. Con `torchrun` la
+    eseguono tutti i processi.
     """
     if not (len(training) and len(validation)):
         raise AnnotatedError("nessuna coppia: servono dati per addestrare e per la validazione.")
+    check_savable(model, tokenizer)
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")  # su CPU: quante forme di lotto ricorda
     device = next(model.parameters()).device
     stream = {"seed": config.seed, "max_tokens": config.max_tokens, "tokens": len(training.tokens)}
+    stream["validation"] = zlib.crc32(validation.tokens.tobytes())  # le sue perdite si confrontano
     optimizer, scaler = make_optimizer(model), new_scaler(device, config.precision)
     run = Run(model, tokenizer, config, Path(folder), optimizer, scaler, Progress(stream))
     with reserved(run.folder) if rank_and_size()[0] == 0 else nullcontext():
         _start(run, resume)
-        if rank_and_size()[0] == 0:
+        if rank_and_size()[0] == 0 and not run.finished:
             begun()
         _steps(run, training, validation)
         if not run.progress.valid_losses:  # ripreso quando non c'era più nulla da fare, e mai misurato

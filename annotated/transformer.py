@@ -143,7 +143,7 @@ def init_weights(module: nn.Module) -> None:
     elif isinstance(module, nn.Embedding):
         nn.init.normal_(module.weight, std=module.embedding_dim**-0.5)
 
-# %% ../book/09_transformer.ipynb #eb5a2a0c
+# %% ../book/09_transformer.ipynb #a5485bb9
 class Transformer(nn.Module):
     """Il Transformer encoder–decoder (Vaswani 2017, figura 1).
 
@@ -178,7 +178,13 @@ class Transformer(nn.Module):
         return self.decoder.keys_values(memory), mask
 
     def states(self, src: Tensor, tgt: Tensor) -> Tensor:
-        "Da `src` (B, S) e `tgt` (B, T) a ciò che esce dal decoder, (B, T, d_model)."
+        """Da `src` (B, S) e `tgt` (B, T) a ciò che esce dal decoder, (B, T, d_model).
+
+        Solleva `ValueError` se le frasi di partenza e d'arrivo non sono altrettante.
+        """
+        if len(src) != len(tgt):
+            told = f"src ha {len(src)} frasi e tgt {len(tgt)}"
+            raise ValueError(f"{told}: servono altrettante.")
         memory, memory_mask = self.encode(src)
         return self.decoder(
             self.embedding(tgt),

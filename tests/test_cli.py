@@ -106,7 +106,7 @@ def test_stops_when_the_minutes_are_over(tmp_path: Path, capsys: pytest.CaptureF
     data, out = write_data(tmp_path / "dati"), tmp_path / "modello"
     assert train(data, out, 100_000, "--minutes", "0.01") == 0
     step = json.loads((out / "log.jsonl").read_text().splitlines()[-1])["step"]
-    assert f"tempo finito al passo {step} di 100000: per continuare, --resume\n" in capsys.readouterr().err
+    assert f"tempo finito al passo {step} di 100000: per continuare, --resume --out {out}\n" in capsys.readouterr().err
     assert main(["train", "--resume", "--max-steps", str(step), "--out", str(out), "--device", "cpu"]) == 0
     assert "tempo finito" not in capsys.readouterr().err
 
@@ -181,10 +181,16 @@ def no_valid(folder: Path) -> None:
     (write_data(folder) / "valid.tsv").unlink()
 
 
+def twice(folder: Path) -> None:
+    (folder / "train.tsv.xz").write_bytes(lzma.compress((write_data(folder) / "train.tsv").read_bytes()))
+
+
 BAD_DATA: list[tuple[str, Write, str]] = [
     ("cartella che manca", lambda folder: None, "dati: la cartella non esiste"),
     ("cartella vuota", Path.mkdir, "dati: manca train*.tsv"),
     ("senza validazione", no_valid, "dati: manca valid.tsv"),
+    ("un file", lambda path: path.write_text("x"), "dati: non è una cartella"),
+    ("due volte lo stesso", twice, "train.tsv.xz: c'è anche train.tsv"),
     ("non UTF-8", not_utf8, "train.tsv, riga 401: non è UTF-8"),
     ("due colonne", broken_line("prova\tThe dog."), "train.tsv, riga 3: 2 colonne invece di 3"),
     ("frase vuota", broken_line("prova\tThe dog.\t "), "train.tsv, riga 3: frase vuota"),

@@ -27,7 +27,7 @@ from annotated.checkpoint import load_model, publish_model, save_model
 from annotated.cli import main
 from annotated.common import BOS, EOS
 from annotated.data import Corpus, Pair, encode_pairs, pad
-from annotated.decoding import beam_search
+from annotated.decoding import beam_search, with_precision
 from annotated.engine import Objective, train_step_in_memory
 from annotated.layers import Dropout
 from annotated.study.efficient import fixed_mask, local_mask, strided_mask
@@ -549,3 +549,62 @@ def test_dropout_near_one_in_bfloat16(p: float) -> None:
     torch.manual_seed(0)
     kept = Dropout(p).train()(torch.ones(200_000, dtype=torch.bfloat16)).count_nonzero() / 200_000
     assert abs(kept - (1 - p)) < 0.01
+
+
+# --- ciò che non si potrebbe rileggere non si scrive
+
+
+def test_a_model_of_another_vocabulary_is_not_written(setting: Setting, tmp_path: Path) -> None:
+    tokenizer, corpus, validation = setting
+    model = Transformer(Config(tokenizer.vocab_size + 48, **SHAPE))
+    with pytest.raises(AnnotatedError, match="il modello ha 448 pezzi, il vocabolario 400"):
+        save_model(tmp_path / "m", model, tokenizer)
+    with pytest.raises(AnnotatedError, match="il modello ha 448 pezzi"):
+        train(model, tokenizer, corpus, validation, SHORT, tmp_path / "m")
+    assert not list(tmp_path.rglob("*.safetensors"))
+
+
+def test_integer_weights_are_not_written(setting: Setting, tmp_path: Path) -> None:
+    tokenizer = setting[0]
+    model = Transformer(Config(tokenizer.vocab_size, **SHAPE))
+    save_model(tmp_path, model, tokenizer)
+    before = (tmp_path / "model.safetensors").read_bytes()
+    with pytest.raises(AnnotatedError, match="int8"):
+        save_model(tmp_path, with_precision(model.eval(), "int8"), tokenizer)
+    assert (tmp_path / "model.safetensors").read_bytes() == before
+    load_model(tmp_path)
+
+
+# --- una ripresa con altre frasi, e perché ci si ferma
+
+
+def test_other_validation_sentences_are_refused(setting: Setting, tmp_path: Path) -> None:
+    run(setting, tmp_path, max_steps=20)
+    tokenizer, corpus, validation = setting
+    with pytest.raises(AnnotatedError, match="i dati non sono quelli"):
+        run((tokenizer, corpus, corpus), tmp_path, resume=True)
+    assert run(setting, tmp_path, resume=True) > 0
+
+
+def test_why_it_stops_is_said(setting: Setting, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(setting, tmp_path, patience=1, factor=0.0, valid_every=10, average=1)
+    assert "fermo al passo 20 di 40: 1 validazioni senza migliorare" in capsys.readouterr().err
+    run(setting, tmp_path, resume=True, max_steps=20)
+    assert "già al passo 20 di 20: per continuare, --max-steps più grande" in capsys.readouterr().err
+
+
+def test_nothing_to_resume_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "--resume", "--device", "cpu"]) == 1
+    assert "runs/mini: non c'è nulla da riprendere" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_empty_folder_does_not_hide_a_published_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mini").mkdir()
+    assert load_pretrained("mini").model.config.N == 3
+    with pytest.raises(AnnotatedError, match="manca config.json"):
+        load_pretrained(str(tmp_path / "mini"))

@@ -557,6 +557,10 @@ def test_the_wrong_compression(copy: Path, tmp_path: Path, capsys: Capture) -> N
 def test_nothing_to_evaluate() -> None:
     with pytest.raises(AnnotatedError, match="nessuna frase da valutare"):
         evaluate([], [])
+    with pytest.raises(AnnotatedError, match="una lista di frasi"):
+        evaluate("ciao", "ciao")  # type: ignore[arg-type]
+    with pytest.raises(AnnotatedError, match="1 traduzioni e 2 riferimenti"):
+        evaluate(["a"], ["a", "b"])
 
 
 def test_a_notebook_that_trains_in_a_folder_with_spaces() -> None:

@@ -306,6 +306,26 @@ def test_a_step_out_of_memory_is_retried_in_more_parts(setting: Setting, error: 
         train_step_in_memory(card, optimizer, batch, 0.0, parts=1)
 
 
+def test_memory_that_ends_while_adam_starts(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+    "Le medie rimaste a metà si rifanno, e ogni parametro fa un passo solo."
+    tokenizer, corpus, _ = setting
+    made, zeros_like = [0], torch.zeros_like
+
+    def scarce(*args: Any, **kwargs: Any) -> torch.Tensor:
+        made[0] += 1
+        if made[0] == 4:  # la seconda media del secondo parametro
+            raise MemoryError
+        return zeros_like(*args, **kwargs)
+
+    model = Transformer(Config(tokenizer.vocab_size, **SHAPE))
+    objective, optimizer = Objective(model), make_optimizer(model)
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "zeros_like", scarce)
+        assert train_step_in_memory(objective, optimizer, corpus.batch(np.arange(8)), 0.01, parts=1)[1] == 2
+    assert len(optimizer.state) == len(list(model.parameters()))
+    assert all(averages["step"] == 1 and "exp_avg_sq" in averages for averages in optimizer.state.values())
+
+
 def test_a_model_that_cannot_be_compiled_is_said(setting: Setting) -> None:
     def without_compiler(*_: Any) -> None:
         raise FileNotFoundError("g++")
@@ -315,7 +335,7 @@ def test_a_model_that_cannot_be_compiled_is_said(setting: Setting) -> None:
     objective, batch = Objective(model), corpus.batch(np.arange(2))
     for block in model.encoder.layers:
         block.compile(backend=without_compiler)
-    with pytest.raises(AnnotatedError, match="^--compile: .*g\\+\\+.*togli l'opzione"):
+    with pytest.raises(AnnotatedError, match="^--compile: .*g\\+\\+.*--no-compile"):
         train_step_in_memory(objective, make_optimizer(model), batch, 0.0, parts=1)
 
 

@@ -224,3 +224,15 @@ def test_wider_beam_never_scores_worse_than_exhaustive() -> None:
 
 def test_no_program_is_prepared_for_every_shape() -> None:
     assert not torch.backends.cuda.cudnn_sdp_enabled()
+
+
+def test_as_many_sentences_on_both_sides() -> None:
+    model = Transformer(Config(20, d_model=8, d_ff=16, h=2, N=1)).eval()
+    with pytest.raises(ValueError, match="src ha 2 frasi e tgt 1"):
+        model(torch.ones(2, 4, dtype=torch.long), torch.ones(1, 3, dtype=torch.long))
+
+
+def test_a_mask_of_numbers_is_refused() -> None:
+    Q = torch.randn(1, 12, 8, requires_grad=True)
+    with pytest.raises(TypeError, match="booleani"):
+        fast_attention(Q, Q, Q, causal_mask(12).float())
