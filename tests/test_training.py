@@ -285,9 +285,7 @@ def test_validation_never_holds_all_the_logits(setting: Setting, monkeypatch: py
     assert max(positions) <= 512 < max(batch.tgt_out.numel() for batch in batches)
 
 
-@pytest.mark.parametrize(
-    "error", [MemoryError(), torch.OutOfMemoryError(), RuntimeError("std::bad_alloc")]
-)
+@pytest.mark.parametrize("error", [MemoryError(), torch.OutOfMemoryError(), RuntimeError("std::bad_alloc")])
 def test_a_step_out_of_memory_is_retried_in_more_parts(setting: Setting, error: Exception) -> None:
     class SmallCard(Objective):
         room = 3
