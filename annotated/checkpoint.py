@@ -6,7 +6,7 @@
 __all__ = ['save_tensors', 'check_savable', 'save_model', 'load_tensors', 'restore', 'load_model', 'publish_model', 'save_state',
            'load_state']
 
-# %% ../book/81_salvare.ipynb #ecc26626
+# %% ../book/81_salvare.ipynb #65c0ed35
 import hashlib
 import json
 import math
@@ -22,7 +22,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from .common import AnnotatedError, atomic_write, open_input
+from .common import AnnotatedError, atomic_write, number, open_input
 from .tokenizer import Tokenizer
 from .transformer import Config, Transformer
 
@@ -34,15 +34,17 @@ def save_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, Any
         written = {key: json.dumps(value) for key, value in metadata.items()}
         file.write(safetensors.torch.save(tensors, written))
 
-# %% ../book/81_salvare.ipynb #4f3f34de
+# %% ../book/81_salvare.ipynb #f887bc77
 def check_savable(model: Transformer, tokenizer: Tokenizer) -> None:
-    "Solleva `AnnotatedError` se `model`, salvato con `tokenizer`, non si potrebbe rileggere."
+    "Solleva `AnnotatedError` se, per il vocabolario o il numero dei pesi, un modello non si rileggerebbe."
     pieces, numbers = model.config.vocab_size, sum(p.numel() for p in model.state_dict().values())
     if pieces != tokenizer.vocab_size:
         told = f"il modello ha {pieces} pezzi, il vocabolario {tokenizer.vocab_size}"
         raise AnnotatedError(f"{told}. Fa' il modello con vocab_size = {tokenizer.vocab_size}.")
     if numbers != model.config.parameters:
-        raise AnnotatedError("al modello mancano dei pesi. Salvalo prima di ridurlo a int8.")
+        wanted = number(model.config.parameters)
+        told = f"il modello ha {number(numbers)} pesi, la sua forma ne vuole {wanted}"
+        raise AnnotatedError(f"{told}. Salvalo prima di cambiarlo o di ridurlo a int8.")
 
 
 def _save_description(folder: Path, model: Transformer, tokenizer: Tokenizer) -> None:

@@ -101,7 +101,7 @@ def _device(name: str) -> torch.device:
         torch.set_float32_matmul_precision("high")
     return x.device
 
-# %% ../book/90_riga_di_comando.ipynb #b5c8e876
+# %% ../book/90_riga_di_comando.ipynb #24fa8d6d
 def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) == 0:
         raise argparse.ArgumentTypeError(f"serve un intero positivo, non «{text}»")
@@ -124,7 +124,7 @@ def _repetition(text: str) -> tuple[str, float]:
 
 
 def _model_name(text: str) -> str:
-    return str(Path(text).resolve()) if os.path.exists(os.path.join(text, "config.json")) else text
+    return str(Path(text).resolve()) if text and os.path.exists(os.path.join(text, "config.json")) else text
 
 
 def _share(text: str) -> float:

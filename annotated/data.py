@@ -228,7 +228,7 @@ def check_sources(files: Iterable[Path], repeat: dict[str, float]) -> None:
                 f"--repeat {name}: nei dati non c'è questa fonte. Ci sono: {', '.join(sorted(known))}."
             )
 
-# %% ../book/12_dati.ipynb #bc4811a7
+# %% ../book/12_dati.ipynb #35cccf88
 class DataFolder(NamedTuple):
     "I file di una cartella di dati: `train*.tsv`, anche `.xz`, e `valid.tsv`."
 
@@ -237,13 +237,13 @@ class DataFolder(NamedTuple):
 
 
 def find_data(folder: str | Path) -> DataFolder:
-    "Trova i file di addestramento e di validazione; `AnnotatedError` se la cartella non li contiene."
+    "Trova i file di addestramento e di validazione; `AnnotatedError` se mancano, o se uno c'è due volte."
     folder = Path(folder)
     if not folder.is_dir():
         told = "non è una cartella" if folder.exists() else "la cartella non esiste"
         raise AnnotatedError(f"{folder}: {told}. Indica con --data quella che contiene i file .tsv.")
-    for path in folder.glob("*.tsv"):
-        if (twice := path.with_name(path.name + ".xz")).exists():
+    for path in (*folder.glob("train*.tsv"), folder / "valid.tsv"):
+        if path.exists() and (twice := path.with_name(path.name + ".xz")).exists():
             raise AnnotatedError(f"{twice}: c'è anche {path.name}. Lascia uno dei due.")
     train = sorted(
         p for p in folder.iterdir() if p.name.startswith("train") and p.name.endswith((".tsv", ".tsv.xz"))

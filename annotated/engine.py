@@ -141,12 +141,21 @@ def train_step(
         scaler.update()
     return sum_over_processes(total) / tokens
 
-# %% ../book/14_passo.ipynb #47173ee8
+# %% ../book/14_passo.ipynb #0aa97f2b
 def out_of_memory(error: BaseException) -> bool:
     "Se `error` dice che la memoria non basta: con il suo tipo, o soltanto a parole."
     said = "can't allocate memory", "bad_alloc", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED"
     typed = isinstance(error, (MemoryError, torch.OutOfMemoryError))
     return typed or any(text in str(error) for text in said)
+
+
+def _forget_half_steps(optimizer: torch.optim.Optimizer) -> None:
+    "Toglie ciò che resta di un passo di Adam se la memoria finisce mentre prepara le sue medie."
+    for parameter, averages in list(optimizer.state.items()):
+        if isinstance(optimizer, torch.optim.Adam) and "exp_avg_sq" not in averages:
+            del optimizer.state[parameter]
+    for name in ("grad_scale", "found_inf"):  # in fp16 ce li mette `GradScaler`
+        vars(optimizer).pop(name, None)
 
 
 def train_step_in_memory(
@@ -176,9 +185,7 @@ def train_step_in_memory(
             if parts >= len(batch.src) or rank_and_size()[1] > 1:
                 advice = "In un'altra --out riduci --max-tokens, o scegli un modello più piccolo."
                 raise AnnotatedError(f"memoria esaurita. {advice}") from error
-            for parameter, averages in list(optimizer.state.items()):
-                if "exp_avg_sq" not in averages:  # finita mentre Adam preparava le sue medie: si rifanno
-                    del optimizer.state[parameter]
+            _forget_half_steps(optimizer)
         parts *= 2
 
 # %% ../book/14_passo.ipynb #6db24c1a

@@ -31,14 +31,15 @@ class Scores:
             f"frasi identiche al riferimento: {number(self.exact, '.1%')}"
         )
 
-# %% ../book/17_valutazione.ipynb #dfbd4fd7
+# %% ../book/17_valutazione.ipynb #3d93739b
 def evaluate(
     translations: list[str],
     references: list[str],  # una per traduzione
 ) -> Scores:
     """BLEU (Papineni 2002) e chrF (Popović 2015) calcolati da sacreBLEU (Post 2018).
 
-    Solleva `AnnotatedError` se non ci sono frasi, o se traduzioni e riferimenti non sono altrettanti.
+    Solleva `AnnotatedError` se non ci sono frasi, se traduzioni e riferimenti non sono altrettanti, o se
+    non sono liste.
     """
     if isinstance(translations, str) or isinstance(references, str):
         raise AnnotatedError("serve una lista di frasi, non una frase sola: mettila fra parentesi quadre.")

@@ -6,7 +6,7 @@
 __all__ = ['LOG_EVERY', 'batch_stream', 'validation_loss', 'mean_weights', 'read_weights', 'averaged_model', 'TrainingConfig',
            'Progress', 'Run', 'check_folder', 'reserved', 'on_device', 'train']
 
-# %% ../book/15_addestramento.ipynb #7e26bd2f
+# %% ../book/15_addestramento.ipynb #2bbcc859
 import copy
 import json
 import math
@@ -21,6 +21,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from itertools import count
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import safetensors.torch
@@ -330,7 +331,7 @@ def _check_agreement(*facts: Any) -> None:
         different = "dati, vocabolario o stato diversi da quelli degli altri"
         raise AnnotatedError(f"processo {rank}: {different}. Copia la stessa cartella su ogni macchina.")
 
-# %% ../book/15_addestramento.ipynb #cddf96ea
+# %% ../book/15_addestramento.ipynb #f65e0262
 def check_folder(folder: Path, resume: bool) -> None:
     """Solleva `AnnotatedError` se in `folder` non si può addestrare senza toccare ciò che c'è già.
 
@@ -371,7 +372,9 @@ def _start(run: Run, resume: bool) -> None:
         for name in ("tokens", "validation"):
             if stream[name] != begun[name]:
                 told = "i dati non sono quelli con cui l'addestramento è cominciato"
-                advice = f"Rimettili, o parti dai pesi con --init {run.folder} in un'altra --out."
+                ready = (run.folder / "config.json").exists()
+                start = f"parti dai pesi con --init {run.folder}" if ready else "ricomincia"
+                advice = f"Rimettili, o {start} in un'altra --out."
                 raise AnnotatedError(f"{path}: {told}. {advice}")
         for name, value in begun.items():
             if stream[name] != value:
@@ -433,7 +436,7 @@ def on_device(batches: Iterator[Batch], device: torch.device) -> Iterator[Batch]
         batch = following
     yield batch
 
-# %% ../book/15_addestramento.ipynb #4384c3bd
+# %% ../book/15_addestramento.ipynb #a1ffcc94
 def _tell(bar: tqdm, message: str) -> None:
     if not bar.disable:  # con più processi parla uno solo
         bar.write(message, sys.stderr)
@@ -443,10 +446,10 @@ def _why(run: Run) -> str:
     "Perché ci si ferma prima dei passi chiesti, o non se ne fa nessuno."
     at = f"al passo {run.progress.step} di {run.config.max_steps}"
     if run.expired:
-        return f"tempo finito {at}: per continuare, --resume --out {run.folder}"
+        return f"tempo finito {at}: per continuare, --out {quote(str(run.folder))} --resume"
     if run.last_step:
         return f"già {at}: per continuare, --max-steps più grande"
-    return f"fermo {at}: {run.progress.stalled} validazioni senza migliorare"
+    return f"fermo {at}: validazioni senza migliorare, {run.progress.stalled}"
 
 
 def _steps(run: Run, training: Corpus, validation: Corpus) -> None:
@@ -486,7 +489,7 @@ def _steps(run: Run, training: Corpus, validation: Corpus) -> None:
                 _finite(meter.loss, run)
                 _save_progress(run)
                 told = f"stato salvato al passo {progress.step}"
-                raise KeyboardInterrupt(f"{told}: riprendi con --resume --out {run.folder}")
+                raise KeyboardInterrupt(f"{told}: riprendi con --out {quote(str(run.folder))} --resume")
         if progress.step < config.max_steps or progress.step == before:
             _tell(bar, _why(run))
 

@@ -106,7 +106,7 @@ def test_stops_when_the_minutes_are_over(tmp_path: Path, capsys: pytest.CaptureF
     data, out = write_data(tmp_path / "dati"), tmp_path / "modello"
     assert train(data, out, 100_000, "--minutes", "0.01") == 0
     step = json.loads((out / "log.jsonl").read_text().splitlines()[-1])["step"]
-    assert f"tempo finito al passo {step} di 100000: per continuare, --resume --out {out}\n" in capsys.readouterr().err
+    assert f"tempo finito al passo {step} di 100000: per continuare, --out {out} --resume\n" in capsys.readouterr().err
     assert main(["train", "--resume", "--max-steps", str(step), "--out", str(out), "--device", "cpu"]) == 0
     assert "tempo finito" not in capsys.readouterr().err
 

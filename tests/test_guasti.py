@@ -588,7 +588,7 @@ def test_other_validation_sentences_are_refused(setting: Setting, tmp_path: Path
 
 def test_why_it_stops_is_said(setting: Setting, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run(setting, tmp_path, patience=1, factor=0.0, valid_every=10, average=1)
-    assert "fermo al passo 20 di 40: 1 validazioni senza migliorare" in capsys.readouterr().err
+    assert "fermo al passo 20 di 40: validazioni senza migliorare, 1" in capsys.readouterr().err
     run(setting, tmp_path, resume=True, max_steps=20)
     assert "già al passo 20 di 20: per continuare, --max-steps più grande" in capsys.readouterr().err
 
