@@ -66,6 +66,8 @@ def test_formulas_keep_the_spaces_of_tex(visit: Visit) -> None:
     page = visit.page
     page.goto(f"file://{HTML / '02_attenzione.html'}")
     right = "box => box.getBoundingClientRect().right"
+    # in un riquadro chiuso non ci sono misure
+    page.evaluate("document.querySelectorAll('details').forEach(box => { box.open = true; })")
     roots = page.locator("msqrt")
     assert roots.count() > 3
     for root in roots.all():
