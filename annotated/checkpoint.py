@@ -34,7 +34,7 @@ def save_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, Any
         written = {key: json.dumps(value) for key, value in metadata.items()}
         file.write(safetensors.torch.save(tensors, written))
 
-# %% ../book/81_salvare.ipynb #f887bc77
+# %% ../book/81_salvare.ipynb #5752f663
 def check_savable(model: Transformer, tokenizer: Tokenizer) -> None:
     "Solleva `AnnotatedError` se, per il vocabolario o il numero dei pesi, un modello non si rileggerebbe."
     pieces, numbers = model.config.vocab_size, sum(p.numel() for p in model.state_dict().values())
