@@ -233,7 +233,8 @@ class Edition:
     def take_code(self, end: int) -> None:
         """Le celle di codice fino a `end`, anche quelle che la pagina non mostra; non le direttive per il pacchetto.
 
-        Dopo la prima soluzione vanno tutte in fondo: il codice si esegue nello stesso ordine che nel libro.
+        Dopo la prima soluzione vanno tutte in fondo: il codice si esegue nello stesso ordine che nel libro. Restano
+        al loro posto quelle etichettate «consegna», che chi legge deve riempire.
         """
         for cell in self.source[self.taken : end]:
             code = re.sub(r"^#\|.*\n?", "", cell.source, flags=re.MULTILINE)
@@ -243,7 +244,7 @@ class Edition:
                 if {"hide-cell", "hide-input", "remove-cell"} & {*tags}:
                     metadata |= {"cellView": "form", "jupyter": {"source_hidden": True}}
                 count = cell.get("execution_count")
-                cells = self.solutions or self.cells
+                cells = self.cells if "consegna" in tags else self.solutions or self.cells
                 cells.append(new_code_cell(code, metadata=metadata, outputs=cell.outputs, execution_count=count))
         self.taken = max(self.taken, end)
 
