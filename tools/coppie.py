@@ -2,7 +2,7 @@
 
     python tools/coppie.py NOME=CARTELLA…      per esempio: con=models/small-en-it
 
-Di ogni modello: l'accordo sulle coppie del libro e su frasi generate con cornici e coppie di nomi mai viste; lo scarto
+Di ogni modello: l'accordo sulle coppie del libro e su frasi generate con coppie di nomi mai viste insieme; lo scarto
 di ogni testa da cinque punti di partenza, e nel decoder anche contando gli articoli; gli scambi fra frasi gemelle,
 strato per strato e posto per posto; le strade che dall'aggettivo inglese arrivano alla desinenza. Un modello già nel
 file resta com'era, se non lo si nomina.
