@@ -117,7 +117,7 @@ def test_the_first_question_is_close(visit: Visit) -> None:
     page = visit.page
     page.goto(f"file://{PAGE}")
     expect(page.get_by_role("checkbox")).to_have_count(0)
-    page.get_by_text("Soltanto alcuni capitoli").click()
+    page.get_by_text("Soltanto alcuni capitoli", exact=True).click()
     expect(page.get_by_role("checkbox")).not_to_have_count(0)
 
 
