@@ -189,6 +189,12 @@ def test_names_of_pieces_are_not_tags() -> None:
     assert not [name for name in PAGES if tags.search((HTML / name).read_text("utf-8"))]
 
 
+def test_a_percent_sign_stays_with_its_number() -> None:
+    for name in PAGES:
+        text = re.sub(r"<(pre|code|script|style)\b.*?</\1>", "", (HTML / name).read_text("utf-8"), flags=re.DOTALL)
+        assert not re.findall(r".{,40}\d %", re.sub(r"<[^>]*>", "", text)), name
+
+
 def test_controls_speak_italian(visit: Visit) -> None:
     page = visit.page
     page.goto(f"file://{HTML / '02_attenzione.html'}")
