@@ -64,7 +64,7 @@ def save_model(folder: str | Path, model: Transformer, tokenizer: Tokenizer) -> 
     _save_description(folder, model, tokenizer)
     save_tensors(folder / "model.safetensors", model.state_dict(), {"vocabulary": tokenizer.fingerprint})
 
-# %% ../book/81_salvare.ipynb #8e542164
+# %% ../book/81_salvare.ipynb #6452c3ba
 @contextmanager
 def _opened(path: Path, tokenizer: Tokenizer) -> Iterator[tuple[safe_open, dict[str, Any]]]:
     "Un file di tensori, di cui si è letta la sola intestazione, e i metadati; `AnnotatedError` se è guasto."
@@ -91,17 +91,19 @@ def load_tensors(path: Path, tokenizer: Tokenizer) -> tuple[dict[str, Tensor], d
     return tensors, metadata
 
 
+def _misfit(path: Path) -> AnnotatedError:
+    told = "i pesi non hanno la forma detta in config.json: è un altro modello"
+    return AnnotatedError(f"{path}: {told}. Rimetti config.json e pesi presi dalla stessa cartella.")
+
+
 def restore(module: nn.Module, tensors: dict[str, Tensor], path: Path) -> None:
     "Mette i tensori nel modulo; `AnnotatedError`, che nomina `path`, se non sono i suoi."
     try:
         module.load_state_dict(tensors)
     except RuntimeError as error:
-        raise AnnotatedError(
-            f"{path}: i pesi non hanno la forma detta in config.json: è un altro modello. "
-            "Rimetti config.json e pesi presi dalla stessa cartella."
-        ) from error
+        raise _misfit(path) from error
 
-# %% ../book/81_salvare.ipynb #6301dd81
+# %% ../book/81_salvare.ipynb #066db1d4
 def _load_weights(folder: Path, tokenizer: Tokenizer, config: Config) -> dict[str, Tensor]:
     single, parts = folder / "model.safetensors", sorted(folder.glob("model-*-of-*.safetensors"))
     paths = [single] if single.exists() or not parts else parts
@@ -117,10 +119,7 @@ def _load_weights(folder: Path, tokenizer: Tokenizer, config: Config) -> dict[st
             f"{folder}: le parti dei pesi non sono tutte, o non vanno insieme. Copiale di nuovo tutte."
         )
     if numbers != config.parameters:
-        raise AnnotatedError(
-            f"{folder}: i pesi non hanno la forma detta in config.json: è un altro modello. "
-            "Rimetti config.json e pesi presi dalla stessa cartella."
-        )
+        raise _misfit(folder)
     if not kinds <= {"F64", "F32", "F16", "BF16"}:
         raise AnnotatedError(
             f"{folder}: i pesi sono di tipo {', '.join(sorted(kinds))}. Servono numeri con la virgola."

@@ -5,10 +5,9 @@
 # %% auto #0
 __all__ = ['PRETRAINED', 'RECIPES', 'BRANCH_SCALE', 'Recipe', 'make_parser', 'main']
 
-# %% ../book/90_riga_di_comando.ipynb #4027c01e
+# %% ../book/90_riga_di_comando.ipynb #ce3fd379
 import argparse
 import json
-import math
 import os
 import sys
 import time

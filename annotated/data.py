@@ -117,13 +117,13 @@ def encode_pairs(
     bar.close()
     return Corpus(np.concatenate(tokens), np.cumsum(lengths), skipped)
 
-# %% ../book/12_dati.ipynb #bbb39d52
+# %% ../book/12_dati.ipynb #203a81cb
 def make_batches(
     lengths: np.ndarray,  # (n, 2): `Corpus.lengths`
     max_tokens: int,  # posizioni di un lotto, riempitivo compreso, sul lato più lungo
     seed: int | list[int],  # lo stesso seme dà gli stessi lotti
 ) -> list[np.ndarray]:  # gli indici delle coppie di ogni lotto
-    """Raccoglie coppie di lunghezza simile in lotti di circa `max_tokens` pezzi, in ordine casuale.
+    """Raccoglie coppie di lunghezza simile in lotti di al più `max_tokens` posizioni, in ordine casuale.
 
     Una coppia più lunga di `max_tokens` fa lotto da sola.
     """

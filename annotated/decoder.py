@@ -88,7 +88,7 @@ class DecoderLayer(nn.Module):
         queries = x.reshape(memory[0].size(0), -1, x.size(-1))
         return self.cross_attention(queries, memory, mask).reshape(x.shape)
 
-# %% ../book/08_decoder.ipynb #8ff41122
+# %% ../book/08_decoder.ipynb #e1696ef6
 class Decoder(nn.Module):
     """Pila di `N` blocchi.
 
@@ -112,9 +112,9 @@ class Decoder(nn.Module):
         self,
         x: Tensor,  # embedding con posizione, (R, T, d_model)
         memory: list[tuple[Tensor, Tensor]],  # da `keys_values`
-        mask: Tensor | None = None,
-        memory_mask: Tensor | None = None,
-        caches: list[KVCache] | None = None,  # uno per blocco
+        mask: Tensor | None = None,  # causale, (1, 1, T, T); None quando T = 1
+        memory_mask: Tensor | None = None,  # (B, 1, 1, S), True = può guardare
+        caches: list[KVCache] | None = None,  # una per blocco
     ) -> Tensor:  # (R, T, d_model)
         "Scrive la frase d'arrivo."
         for i, layer in enumerate(self.layers):

@@ -28,12 +28,12 @@ def make_optimizer(model: nn.Module) -> torch.optim.Adam:
     "Adam con β₁ = 0,9, β₂ = 0,98, ε = 10⁻⁹ (Vaswani 2017, §5.3); il learning rate lo dà `noam` a ogni passo."
     return torch.optim.Adam(model.parameters(), lr=0.0, betas=(0.9, 0.98), eps=1e-9, fused=True)
 
-# %% ../book/13_ottimizzazione.ipynb #267e0c43
+# %% ../book/13_ottimizzazione.ipynb #3b4fc01a
 def noam(
-    step: int,  # da 1 in poi
+    step: int,  # da 1 in poi: con 0 solleva `ZeroDivisionError`
     d_model: int,
     warmup: int = 4000,  # passi di salita lineare
-    factor: float = 1.0,
+    factor: float = 1.0,  # moltiplica tutta la curva; 1 nell'articolo
 ) -> float:
     "Learning rate che sale per `warmup` passi e poi scende come 1/√step (Vaswani 2017, eq. 3)."
     return factor * d_model**-0.5 * min(step**-0.5, step * warmup**-1.5)

@@ -110,19 +110,17 @@ def export_web(
     page.save(out / "index.html")
     return fingerprint
 
-# %% ../book/88_nel_browser.ipynb #8d461f6c
+# %% ../book/88_nel_browser.ipynb #f635dae6
+_AGAIN = "Riscrivi la cartella con «annotated export --to web»."
+
+
 def _read_script(path: Path) -> Any:
     try:
         return json.loads(path.read_text("utf-8").partition("=")[2].rstrip(";\n"))
     except OSError as error:
-        raise AnnotatedError(
-            f"{path}: non riesco a leggere ({reason(error)}). "
-            "Riscrivi la cartella con «annotated export --to web»."
-        ) from error
+        raise AnnotatedError(f"{path}: non riesco a leggere ({reason(error)}). {_AGAIN}") from error
     except ValueError as error:
-        raise AnnotatedError(
-            f"{path}: file rovinato. Riscrivi la cartella con «annotated export --to web»."
-        ) from error
+        raise AnnotatedError(f"{path}: file rovinato. {_AGAIN}") from error
 
 
 def load_web(folder: str | Path) -> Transformer:
@@ -134,19 +132,14 @@ def load_web(folder: str | Path) -> Transformer:
     try:
         return _rebuild(folder)
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
-        raise AnnotatedError(
-            f"{folder}: file rovinati. Riscrivi la cartella con «annotated export --to web»."
-        ) from error
+        raise AnnotatedError(f"{folder}: file rovinati. {_AGAIN}") from error
 
 
 def _rebuild(folder: Path) -> Transformer:
     index = _read_script(folder / "modello.js")
     parts = [_read_script(folder / f"pesi-{i}.js") for i in range(index["parts"])]
     if any(part["fingerprint"] != index["fingerprint"] for part in parts):
-        raise AnnotatedError(
-            f"{folder}: i pesi sono di un altro modello. "
-            "Riscrivi la cartella con «annotated export --to web»."
-        )
+        raise AnnotatedError(f"{folder}: i pesi sono di un altro modello. {_AGAIN}")
     data = b"".join(base64.b64decode(part["data"]) for part in parts)
     floats = torch.tensor(np.frombuffer(data, "<f4", index["floats"]))
     integers = torch.tensor(np.frombuffer(data, "i1", offset=4 * index["floats"]))

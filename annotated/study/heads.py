@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['Head', 'all_heads', 'mass', 'positional_targets', 'sentence_weights', 'word_weights', 'hits', 'Estimate', 'bootstrap', 'spearman', 'attention_of', 'without_heads', 'sentence_losses', 'ablation', 'bleu_statistics', 'bleu_of', 'bleu_difference', 'DETERMINERS', 'ADJECTIVES', 'NOUNS', 'VERBS', 'PREPOSITIONS', 'AUXILIARIES', 'ADVERBS', 'OPENINGS', 'RELATIONS', 'Parsed', 'parsed_sentences']
 
-# %% ../../book/22_teste.ipynb #2f5f0509
-from collections.abc import Iterable, Iterator
+# %% ../../book/22_teste.ipynb #952224cf
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -20,7 +20,6 @@ from ..common import EOS, PAD
 from ..data import Batch, Corpus, make_batches
 from ..decoding import translate
 from ..multihead import MultiHeadAttention
-from ..tokenizer import Tokenizer
 from ..transformer import Transformer, attention_weights
 
 # %% ../../book/22_teste.ipynb #0bc25634
@@ -173,7 +172,7 @@ def bootstrap(
         float(numerators.sum() / denominators.sum()), float(low), float(high)
     )
 
-# %% ../../book/22_teste.ipynb #66697ae9
+# %% ../../book/22_teste.ipynb #87187099
 def _ranks(x: np.ndarray) -> np.ndarray:
     _, group, counts = np.unique(x, return_inverse=True, return_counts=True)
     return (counts.cumsum() - (counts - 1) / 2)[group]  # a pari merito il posto medio
@@ -185,23 +184,23 @@ def _rank_correlation(x: np.ndarray, y: np.ndarray) -> float:
     return float(a @ b / norm) if norm else 0.0
 
 
-def spearman(
-    x: np.ndarray, y: np.ndarray, draws: int = 1000, seed: int = 0
-) -> Estimate:
+def _interval(
+    measure: Callable[[np.ndarray], float], n: int, draws: int
+) -> Estimate:  # `measure` su tutti gli indici, con l'intervallo di chi li riestrae
+    rng = np.random.default_rng(0)
+    samples = [measure(rng.integers(0, n, n)) for _ in range(draws)]
+    low, high = np.quantile(samples, (0.025, 0.975)).tolist()
+    return Estimate(measure(np.arange(n)), low, high)
+
+
+def spearman(x: np.ndarray, y: np.ndarray, draws: int = 1000) -> Estimate:
     """La correlazione fra le classifiche di `x` e di `y`, (n,), riestraendo le coppie.
 
     Vale 0 se da una parte i valori sono tutti uguali: non c'è classifica. Solleva `ValueError`
     se i valori non sono altrettanti, o non sono finiti.
     """
     _check_pairs(x, y)
-    rng = np.random.default_rng(seed)
-    samples = [
-        _rank_correlation(x[i], y[i])
-        for i in (rng.integers(0, len(x), len(x)) for _ in range(draws))
-    ]
-    return Estimate(
-        _rank_correlation(x, y), *np.quantile(samples, (0.025, 0.975)).tolist()
-    )
+    return _interval(lambda i: _rank_correlation(x[i], y[i]), len(x), draws)
 
 # %% ../../book/22_teste.ipynb #f2f109f7
 def attention_of(model: Transformer, head: Head) -> MultiHeadAttention:
@@ -273,7 +272,7 @@ def ablation(
             rows.append(sentence_losses(model, corpus) - intact)
     return np.stack(rows)
 
-# %% ../../book/22_teste.ipynb #58453bdc
+# %% ../../book/22_teste.ipynb #7234b469
 def bleu_statistics(translations: list[str], references: list[str]) -> np.ndarray:
     "I conteggi del BLEU di ogni frase: n-grammi giusti, n-grammi, lunghezze."
     bleu = BLEU(
@@ -295,17 +294,10 @@ def bleu_of(statistics: np.ndarray) -> float:
 
 
 def bleu_difference(
-    ours: np.ndarray, theirs: np.ndarray, draws: int = 1000, seed: int = 0
+    ours: np.ndarray, theirs: np.ndarray, draws: int = 1000
 ) -> Estimate:
     "BLEU di `ours` meno BLEU di `theirs`, (n, 10), riestraendo le stesse frasi."
-    rng, n = np.random.default_rng(seed), len(ours)
-    samples = [
-        bleu_of(ours[i]) - bleu_of(theirs[i])
-        for i in (rng.integers(0, n, n) for _ in range(draws))
-    ]
-    return Estimate(
-        bleu_of(ours) - bleu_of(theirs), *np.quantile(samples, (0.025, 0.975)).tolist()
-    )
+    return _interval(lambda i: bleu_of(ours[i]) - bleu_of(theirs[i]), len(ours), draws)
 
 # %% ../../book/82_dietro_le_figure.ipynb #50089263
 from random import Random

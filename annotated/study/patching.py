@@ -112,7 +112,7 @@ def _partner(a: Sequence[int], b: Sequence[int]) -> list[int]:
     clue, shift = next((i for i, (x, y) in pairs if x != y), len(a)), len(b) - len(a)
     return [i if i < clue else max(clue, i + shift) for i in range(len(a))]
 
-# %% ../../book/82_dietro_le_figure.ipynb #9210c692
+# %% ../../book/82_dietro_le_figure.ipynb #1465bb79
 def twins(
     tokenizer: Tokenizer,
     probes: Sequence[
@@ -122,7 +122,7 @@ def twins(
 ) -> Twins:
     "Ogni frase con la sua gemella; l'italiano e il pezzo giusto restano quelli della frase."
     read = [read_probe(tokenizer, probe) for probe in probes]
-    own, twin = range(len(probes)), [i ^ 1 for i in range(len(probes))]
+    own, twin = range(len(probes)), [i ^ 1 for i in range(len(probes))]  # la gemella: 0 ↔ 1, 2 ↔ 3…
     rows, others = (twin, own) if back else (own, twin)
     partner = [
         _partner(read[i].src, read[j].src) for i, j in zip(rows, others, strict=True)

@@ -7,7 +7,7 @@ __all__ = ['FOLDER', 'NOUNS', 'ADJECTIVES', 'FRAMES', 'SAME_GENDER', 'HELD_OUT',
            'content', 'stem_it', 'vocabulary', 'unseen_frames', 'Choice', 'choices', 'is_held_out', 'capacity',
            'generate', 'write_pronouns']
 
-# %% ../../book/87_frasi_con_it.ipynb #35d095f4
+# %% ../../book/87_frasi_con_it.ipynb #944f3b44
 import random
 import re
 import zlib
@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..common import AnnotatedError, atomic_write
-from .coreference import Probe, read_probes
-from ..data import read_lines
+from .coreference import Probe, read_probes, table
 from .microlingua import Noun
 
 # %% ../../book/87_frasi_con_it.ipynb #a1d7d0e7
@@ -47,22 +46,13 @@ def article(
         return elided
     return la if gender == "f" else lo if _LO.match(word) else il
 
-# %% ../../book/87_frasi_con_it.ipynb #6fe9cdb3
+# %% ../../book/87_frasi_con_it.ipynb #e36f1b70
 FOLDER = Path(str(files("annotated.study")))
 
 
 def _rows(name: str, columns: int) -> Iterator[list[str]]:
-    "Le righe di un file del lessico, divise in colonne; salta i commenti e la riga con i nomi delle colonne."
-    path = FOLDER / f"pronouns_{name}.tsv"
-    numbered = enumerate(read_lines(path), 1)
-    lines = [(number, line) for number, line in numbered if line and not line.startswith("#")]
-    for number, line in lines[1:]:
-        row = line.split("\t")
-        if len(row) != columns:
-            raise AnnotatedError(
-                f"{path}, riga {number}: {len(row)} colonne invece di {columns}. Correggi la riga."
-            )
-        yield row
+    "Le righe di un file del lessico, divise in colonne."
+    return (row for _, row in table(FOLDER / f"pronouns_{name}.tsv", columns))
 
 
 def _entries(text: str) -> list[list[str]]:
