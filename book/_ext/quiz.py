@@ -41,10 +41,6 @@ def depart_html(self: Any, node: element) -> None:
         self.body.append(f"</{node['tag']}>\n")
 
 
-def ignore(self: Any, node: element) -> None:
-    "Negli altri formati resta il testo."
-
-
 class Quiz(SphinxDirective):
     "Le domande di una parte."
 
@@ -148,8 +144,7 @@ def add_script(app: Sphinx, name: str, template: str, context: dict[str, Any], d
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    others = {builder: (ignore, ignore) for builder in ("latex", "text", "texinfo", "man")}
-    app.add_node(element, html=(visit_html, depart_html), **others)
+    app.add_node(element, html=(visit_html, depart_html))
     app.add_directive("quiz", Quiz)
     app.add_directive("quiz-punteggio", QuizScore)
     app.add_directive("quiz-risposte", QuizAnswers)

@@ -30,7 +30,7 @@ SHOWN = 100  # lettere del valore di una costante
 def signature(obj: Any) -> str:
     "La firma di una funzione, com'è scritta: `(model: Transformer, src: Tensor) -> Tensor`."
     node = ast.parse(dedent(inspect.getsource(obj))).body[0]
-    assert isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    assert isinstance(node, ast.FunctionDef)
     arguments = ast.unparse(node.args).removeprefix("self, ").removeprefix("self")
     return f"({arguments})" + (f" -> {ast.unparse(node.returns)}" if node.returns else "")
 

@@ -15,7 +15,6 @@ from sphinx.application import Sphinx
 from sphinx.config import Config
 from sphinx_sitemap import add_html_link
 
-ICONS = re.compile(r'\s*<script defer src="[^"]*/fontawesome\.js[^"]*"></script>')
 NOT_FOUND = """<h1>Questa pagina non c'è</h1>
 <p>L'indirizzo è sbagliato, o la pagina ha cambiato nome. Si può ripartire
 dall'<a href="{root}intro.html">inizio del libro</a>, cercare una parola con la casella in alto,
@@ -58,12 +57,7 @@ def describe(app: Sphinx, name: str, template: str, context: dict[str, Any], doc
 
 def lighten(app: Sphinx, error: Exception | None) -> None:
     "Le icone vengono già dai caratteri del foglio di stile: la copia in JavaScript, un megabyte e mezzo, è di troppo."
-    if error or app.builder.format != "html":
-        return
-    out = Path(app.outdir)
-    for page in out.rglob("*.html"):
-        page.write_text(ICONS.sub("", page.read_text("utf-8")), encoding="utf-8")
-    (out / "_static" / "scripts" / "fontawesome.js").unlink(missing_ok=True)
+    Path(app.outdir, "_static", "scripts", "fontawesome.js").unlink(missing_ok=True)
 
 
 def whole_map(app: Sphinx, error: Exception | None) -> None:
