@@ -23,7 +23,7 @@ import torch
 from concorrenti import BASELINE, CONFIG, CONTENDERS, PIECES, Contender
 from torch import Tensor
 
-from annotated.common import EOS
+from annotated.common import EOS, number
 from annotated.data import Batch, Corpus, make_batches
 from annotated.study.figures import COLORS
 
@@ -148,23 +148,18 @@ def ratios(times: dict[str, list[float]], name: str) -> list[float]:
     return [base / own for base, own in zip(times[BASELINE], times.get(name, ()), strict=False)]
 
 
-def comma(x: float) -> str:
-    "Un numero con due decimali, con la virgola."
-    return f"{x:.2f}".replace(".", ",")
-
-
 def table(times: dict, units: dict, names: list[str]) -> str:
     "La tabella in Markdown: mediana (minimo–massimo) dei rapporti con MarianMT."
     rates = {task: median(n / s for n, s in zip(units[task], times[task][BASELINE], strict=True)) for task in times}
-    of = {task: "posizioni" if task.startswith("addestramento") else "frasi" for task in times}
+    of = ["posizioni" if task.startswith("addestramento") else "frasi" for task in times]
     rows = [["", *times], ["---", *("---:" for _ in times)]]
-    rows.append([f"{BASELINE}, {'/'.join(dict.fromkeys(of.values()))} al secondo", *(comma(r) for r in rates.values())])
+    rows.append([f"{BASELINE}, {'/'.join(dict.fromkeys(of))} al secondo", *(number(r, ".2f") for r in rates.values())])
     for name in names:
         cells = []
         for task in times:
             r = ratios(times[task], name)
-            spread = f" ({comma(min(r))}–{comma(max(r))})" if len(r) > 1 else ""
-            cells.append(comma(median(r)) + spread if r else "–")
+            spread = f" ({number(min(r), '.2f')}–{number(max(r), '.2f')})" if len(r) > 1 else ""
+            cells.append(number(median(r), ".2f") + spread if r else "–")
         rows.append([name, *cells])
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
@@ -179,12 +174,12 @@ def figure(times: dict, names: list[str], path: Path) -> None:
                 middle = median(r)
                 color = COLORS["arancio" if name.startswith("annotated") else "grigio"]
                 axis.barh(name, middle, xerr=[[middle - min(r)], [max(r) - middle]], color=color, capsize=2)
-                axis.text(max(r), name, f"  {comma(middle)}", va="center", fontsize=8)
+                axis.text(max(r), name, f"  {number(middle, '.2f')}", va="center", fontsize=8)
             else:
                 axis.barh(name, 0)
         axis.axvline(1, color="black", linewidth=0.8)
         axis.set(title=task, xlabel=f"volte la velocità di {BASELINE}")
-        axis.xaxis.set_major_formatter(lambda x, _: f"{x:g}".replace(".", ","))
+        axis.xaxis.set_major_formatter(lambda x, _: number(x, "g"))
         axis.margins(x=0.15)
         axis.spines[["top", "right"]].set_visible(False)
     axes[0].invert_yaxis()

@@ -2,10 +2,10 @@
 
     annotated train --data CARTELLA --config tiny --vocab-size 10000 --max-steps 8000 --warmup 2000 --factor 2.53 \\
         --valid-every 106 --average 10 --patience 10 --out runs/multi30k
-    python bench/multi30k.py runs/multi30k --data CARTELLA --hardware "2 core" --minutes 120
+    python bench/multi30k.py runs/multi30k --data CARTELLA --hardware "2 core"
 
 La ricetta (Wu et al. 2021) dichiara 41,02 BLEU: frasi divise alla maniera di Moses, beam 5, media di dieci checkpoint.
-`--minutes` serve per i diari che non portano i secondi. Scrive in `risultati/multi30k.json`, con il diario.
+Scrive in `risultati/multi30k.json`, con il diario.
 """
 
 import argparse
@@ -16,13 +16,13 @@ from collections.abc import Callable
 from datetime import date
 from pathlib import Path
 
-import safetensors.torch
 import torch
 from sacrebleu import BLEU
 from sacremoses import MosesPunctNormalizer, MosesTokenizer
 
 from annotated import evaluate, load_pretrained, translate
 from annotated.data import read_pairs
+from annotated.training import read_weights
 
 OUT = Path(__file__).parent / "risultati" / "multi30k.json"
 PUBLISHED = 41.02
@@ -56,7 +56,6 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("run", type=Path)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--hardware", required=True)
-    parser.add_argument("--minutes", type=int)
     parser.add_argument("--command", default="annotated train")
     parser.add_argument("--other", nargs=2, action="append", default=[], metavar=("NOME", "RUN"), help="altre curve")
     return parser.parse_args()
@@ -73,7 +72,7 @@ def main() -> None:
     results = []
     for average in (True, False):
         if not average:
-            model.load_state_dict(safetensors.torch.load_file(last))
+            model.load_state_dict(read_weights(last))
         for alpha in ALPHAS:
             hypotheses = translate(model.eval(), tokenizer, sources, BEAM, alpha, progress=True)
             results.append({"averaged": average, "alpha": alpha, **scores(hypotheses, references)})
@@ -83,7 +82,7 @@ def main() -> None:
         "published": PUBLISHED,
         "command": args.command,
         "hardware": args.hardware,
-        "minutes": args.minutes or round(max(row.get("seconds", 0) for row in log) / 60),
+        "minutes": round(max(row.get("seconds", 0) for row in log) / 60),
         "date": str(date.today()),
         "commit": git.stdout.strip(),
         "torch": torch.__version__,

@@ -1,5 +1,6 @@
 """Ciò che più prove usano: un corpus e un modello piccoli, e un vero Chromium senza rete."""
 
+import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -20,7 +21,26 @@ from annotated.tokenizer import Tokenizer
 TEXT = [example.en for example in generate(400)]
 PAIRS = [f"prova\t{example.en}\t{example.it}" for example in generate(400)]
 Setting = tuple[Tokenizer, Corpus, Corpus]
+SHAPE: dict[str, Any] = {"d_model": 32, "d_ff": 64, "h": 2, "N": 1, "max_len": 64}
 SCREENS = {"largo": (1280, 900), "telefono": (390, 844)}
+
+
+def write_data(folder: Path, train: list[str] = PAIRS, valid: list[str] = PAIRS[:20]) -> Path:
+    folder.mkdir(exist_ok=True)
+    (folder / "train.tsv").write_text("\n".join(train) + "\n", "utf-8")
+    (folder / "valid.tsv").write_text("\n".join(valid) + "\n", "utf-8")
+    return folder
+
+
+def read_log(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "log.jsonl").read_text("utf-8").splitlines()]
+
+
+def assert_refused(code: int, error: str, message: str) -> None:
+    "Un rifiuto è una riga sola, l'ultima, e non una traccia."
+    told = [line for line in error.splitlines() if line.startswith("errore: ")]
+    assert code in (1, 2) and "Traceback" not in error and told == error.splitlines()[-1:], error
+    assert message in told[0] and told[0].endswith("."), error
 
 
 @pytest.fixture(scope="session")

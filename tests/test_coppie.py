@@ -1,9 +1,8 @@
 """Le strade dall'aggettivo alla desinenza: chi non legge non porta nulla; le parole di una testa fanno la testa."""
 
 import json
-import sys
-from pathlib import Path
 
+import coppie
 import numpy as np
 import pytest
 import torch
@@ -13,9 +12,6 @@ from annotated.common import PAD
 from annotated.study.coreference import group_means, read_probe, read_probes
 from annotated.study.heads import Head
 from annotated.study.patching import Inlet, Stream, activations, exchange, margins, replaced, twins
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tools"))
-import coppie
 
 model, tokenizer = load_pretrained("small-en-it")
 probes = read_probes()[:16]

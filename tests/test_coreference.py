@@ -1,7 +1,5 @@
 """Le coppie minime per «it»: bilanciate, lette con i loro errori, misurate senza sbagliare nome."""
 
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -30,7 +28,6 @@ from annotated.study.coreference import (
 from annotated.study.microlingua import generate
 from annotated.transformer import attention_weights
 
-ROOT = Path(__file__).resolve().parent.parent
 probes = read_probes()
 
 
@@ -83,12 +80,6 @@ def test_half_a_pair_and_an_empty_file(tmp_path: Path) -> None:
     path.write_text("# niente\n", "utf-8")
     with pytest.raises(AnnotatedError, match="0 frasi"):
         read_probes(path)
-
-
-def test_probes_travel_with_the_package(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", "from setuptools import setup; setup()", "-q", "build", "-b", str(tmp_path)]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
-    assert (tmp_path / "lib" / "annotated" / "study" / "coreference.tsv").read_bytes() == PROBES.read_bytes()
 
 
 def test_masses_one_by_one() -> None:

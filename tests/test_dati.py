@@ -4,6 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import dati
 import pytest
 
 from annotated import AnnotatedError
@@ -11,9 +12,6 @@ from annotated.corpora import normalize
 from annotated.data import find_data, read_lines
 
 TOOLS = Path(__file__).resolve().parent.parent / "tools"
-sys.path.insert(0, str(TOOLS))
-import dati  # noqa: E402
-
 Line = tuple[str, ...]
 BROKEN = {
     "doppie": ("Why?", "E perché mai?"),

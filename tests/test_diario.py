@@ -4,7 +4,11 @@ import json
 import sys
 from pathlib import Path
 
+import diario
+import indizi
+import provenienza
 import pytest
+import retrotraduci
 
 from annotated.cli import main
 from annotated.corpora import normalize
@@ -14,13 +18,6 @@ from annotated.study.coreference import read_probes
 from annotated.study.microlingua import generate
 from annotated.tokenizer import Tokenizer
 from annotated.training import batch_stream
-
-TOOLS = Path(__file__).resolve().parent.parent / "tools"
-sys.path.insert(0, str(TOOLS))
-import diario  # noqa: E402
-import indizi  # noqa: E402
-import provenienza  # noqa: E402
-import retrotraduci  # noqa: E402
 
 
 def write(path: Path, pairs: list[Pair]) -> None:

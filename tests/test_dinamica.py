@@ -1,7 +1,6 @@
 """La regola della dinamica, su curve inventate di cui si sa la risposta, e su un addestramento finto."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +58,6 @@ def test_a_single_spike_is_not_a_rise() -> None:
 
 
 def test_the_look_is_chosen_on_half_of_the_frames_and_read_on_the_other() -> None:
-    sys.path.insert(0, str(ROOT / "tools"))
     import dinamica
 
     rng, n = np.random.default_rng(0), len(dinamica.probes)

@@ -1,7 +1,6 @@
 """L'edizione di ogni quaderno per Jupyter e Colab: costruita col libro, e su un libro minuscolo con ogni costrutto."""
 
 import re
-import sys
 from collections.abc import Iterator
 from functools import cache
 from html import unescape
@@ -233,7 +232,6 @@ def cells(tmp_path_factory: pytest.TempPathFactory) -> list[NotebookNode]:
         "myst_enable_extensions": ["colon_fence", "dollarmath"],
         "numfig_format": {"section": "%s", "figure": "figura %s"},
     }  # fmt: skip
-    sys.path.insert(0, str(BOOK / "_ext"))
     with docutils_namespace():
         Sphinx(folder, None, folder / "html", folder / "tree", "html", confoverrides, status=None).build()
     notebook: NotebookNode = nbformat.read(folder / "html" / "quaderni" / "uno.ipynb", as_version=4)

@@ -28,15 +28,13 @@ from annotated.cli import main
 from annotated.common import BOS, EOS
 from annotated.data import Corpus, Pair, encode_pairs, pad
 from annotated.decoding import beam_search, with_precision
-from annotated.engine import Objective, train_step_in_memory
 from annotated.layers import Dropout
 from annotated.study.efficient import fixed_mask, local_mask, strided_mask
 from annotated.study.microlingua import generate
 from annotated.tokenizer import Tokenizer, reservoir_sample
 from annotated.training import LOG_EVERY, TrainingConfig, batch_stream, train, validation_loss
-from conftest import Setting
+from conftest import SHAPE, Setting, read_log
 
-SHAPE = {"d_model": 32, "d_ff": 64, "h": 2, "N": 1, "max_len": 64}
 SHORT = TrainingConfig(max_steps=40, max_tokens=256, warmup=20, valid_every=20, average=3)
 
 
@@ -45,10 +43,6 @@ def run(setting: Setting, folder: Path, resume: bool = False, **changes: Any) ->
     tokenizer, corpus, validation = setting
     model = Transformer(Config(tokenizer.vocab_size, **SHAPE))
     return train(model, tokenizer, corpus, validation, replace(SHORT, **changes), folder, resume)
-
-
-def read_log(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
 
 
 # --- il vocabolario
@@ -222,7 +216,7 @@ def test_batches_equal_sentence_by_sentence(setting: Setting) -> None:
 @torch.inference_mode()
 def greedy(model: Transformer, source: torch.Tensor, extra: int) -> list[int]:
     ids = [BOS]
-    while len(ids) <= len(source) + extra:
+    while len(ids) < len(source) + extra:  # l'ultimo posto è di EOS
         logits = model(source[None], torch.tensor([ids]))[0, -1]
         logits[:EOS] = -math.inf
         if (best := int(logits.argmax())) == EOS:
@@ -233,18 +227,17 @@ def greedy(model: Transformer, source: torch.Tensor, extra: int) -> list[int]:
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 2.0, 5.0, -1.0])
 def test_beam_one_is_greedy(alpha: float) -> None:
-    compared = 0
+    early = 0
     for seed in range(40):  # alcuni di questi modelli a caso chiudono la frase presto
         torch.manual_seed(seed)
         model = Transformer(Config(vocab_size=12, d_model=16, d_ff=16, h=2, N=1, dropout=0.0, max_len=24)).eval()
         model.embedding.weight.data *= 3
         source = torch.tensor([*torch.randint(4, 12, (5,)).tolist(), EOS])
         expected = greedy(model, source, extra=4)
-        if len(expected) < 10:
-            compared += 1
-            [[only]] = beam_search(model, source[None], beam=1, alpha=alpha, extra=4)
-            assert only.ids == expected
-    assert compared > 5
+        early += len(expected) < 9
+        [[only]] = beam_search(model, source[None], beam=1, alpha=alpha, extra=4)
+        assert only.ids == expected
+    assert early > 5
 
 
 # --- la microlingua
@@ -395,6 +388,7 @@ def test_a_refused_resume_changes_nothing(data: Path, tmp_path: Path, wrong: lis
     first = ["--config", "mini", "--vocab-size", "400", "--max-tokens", "512", "--max-steps", "4"]
     assert main([*common, *first]) == 0
     kept = {name: (out / name).read_bytes() for name in ("tokenizer.model", "options.json", "state.safetensors")}
+    assert main([*common, *first]) == 1  # nemmeno chi ricomincia da capo
     assert main([*common, "--resume", "--max-steps", "8", *wrong]) == 1
     assert {name: (out / name).read_bytes() for name in kept} == kept
     assert main(["train", "--resume", "--max-steps", "8", "--out", str(out), "--device", "cpu"]) == 0
@@ -487,24 +481,6 @@ def test_translating_never_drops(setting: Setting) -> None:
     assert answers() == learning
     model.eval()
     assert answers() == learning and not model.training
-
-
-@pytest.mark.parametrize("message", ["DefaultCPUAllocator: can't allocate memory: you tried …", "un altro guasto"])
-def test_memory_ends_on_cpu_too(setting: Setting, message: str) -> None:
-    class SmallMemory(Objective):
-        def forward(self, src: torch.Tensor, *rest: torch.Tensor) -> torch.Tensor:
-            if len(src) > 4:
-                raise RuntimeError(message)
-            return super().forward(src, *rest)
-
-    tokenizer, corpus, _ = setting
-    model = Transformer(Config(tokenizer.vocab_size, **SHAPE))
-    optimizer, batch = torch.optim.SGD(model.parameters()), corpus.batch(range(16))
-    if "memory" in message:
-        assert train_step_in_memory(SmallMemory(model), optimizer, batch, 0.1, parts=1)[1] == 4
-    else:
-        with pytest.raises(RuntimeError, match=message):
-            train_step_in_memory(SmallMemory(model), optimizer, batch, 0.1, parts=1)
 
 
 def test_models_installed_for_one_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, setting: Setting) -> None:

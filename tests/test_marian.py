@@ -267,11 +267,6 @@ def test_output_folder_is_never_overwritten(mini: Exported, tmp_path: Path) -> N
     assert (tmp_path / "da" / "creare" / "config.json").exists()
 
 
-def test_empty_folder_is_filled(mini: Exported, tmp_path: Path) -> None:
-    export_marian(mini.folder / "nostro", tmp_path)
-    assert (tmp_path / "model.safetensors").exists()
-
-
 KILLED = """
 import os, sys
 from annotated import marian

@@ -5,7 +5,6 @@ import gzip
 import json
 import lzma
 import os
-import re
 import shlex
 import shutil
 import stat
@@ -23,15 +22,14 @@ import sentencepiece as spm
 import torch
 from safetensors import safe_open
 
-from annotated import AnnotatedError, Config, Transformer, evaluate, load_pretrained, translate
+from annotated import AnnotatedError, Config, Transformer, evaluate, load_pretrained
 from annotated.checkpoint import load_state, save_state
 from annotated.cli import main
 from annotated.common import BOS, EOS, PAD, UNK, atomic_write, one_line
 from annotated.data import LINE_LIMIT, read_lines, read_pairs
 from annotated.study.viewer import attention_view, read_attention
 from annotated.tokenizer import Tokenizer
-from annotated.training import TrainingConfig
-from conftest import PAIRS, TEXT
+from conftest import PAIRS, TEXT, assert_refused, write_data
 
 ROOT = Path(__file__).resolve().parent.parent
 ANNOTATED = [sys.executable, "-c", "import sys; from annotated.cli import main; sys.exit(main())"]
@@ -55,13 +53,6 @@ def run(*arguments: str | Path, **options: Any) -> "subprocess.CompletedProcess[
     "Il comando in un processo suo: qui una FIFO che non finisce fa scadere il tempo, non la prova."
     command = [*ANNOTATED, *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, **options)
-
-
-def assert_refused(code: int, error: str, message: str) -> None:
-    assert code == 1 or code == 2
-    lines = [line for line in error.splitlines() if not line.startswith("\r")]
-    assert "Traceback" not in error and lines[-1].startswith("errore: ") and lines[-1].endswith("."), error
-    assert message in lines[-1], error
 
 
 # --- 1. Le uscite
@@ -318,13 +309,6 @@ def test_a_vocabulary_of_another_kind(copy: Path, capsys: Capture, spoil: Spoil,
     refuse(copy, capsys, message)
 
 
-def test_the_published_models_are_accepted() -> None:
-    for name in ("mini", "small-en-it"):
-        network, tokenizer = load_pretrained(name)
-        assert network.config.parameters == sum(p.numel() for p in network.parameters())
-        assert translate(network, tokenizer, TEXT[:1])
-
-
 # --- 7. Righe senza fine
 
 
@@ -372,19 +356,6 @@ def test_a_seed_out_of_range_is_refused_before_writing(tmp_path: Path, capsys: C
     out = tmp_path / "modello"
     assert_refused(main(["train", f"--seed={seed}", "--out", str(out)]), capsys.readouterr().err, f"seed = {seed}: ")
     assert not out.exists()
-
-
-@pytest.mark.parametrize("changes", [{"warmup": 0}, {"valid_every": 0}, {"factor": -1.0}, {"smoothing": 1.0}])
-def test_impossible_training_options(changes: dict[str, Any]) -> None:
-    with pytest.raises(AnnotatedError, match=re.escape(f"{next(iter(changes))} = ")):
-        TrainingConfig(**changes)
-
-
-def write_data(folder: Path) -> Path:
-    folder.mkdir()
-    for name in ("train", "valid"):
-        (folder / f"{name}.tsv").write_text("\n".join(PAIRS) + "\n", "utf-8")
-    return folder
 
 
 @pytest.mark.parametrize(

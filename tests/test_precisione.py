@@ -16,9 +16,8 @@ from annotated.engine import Objective, new_scaler, train_step, vocabulary_loss
 from annotated.layers import Dropout
 from annotated.optim import make_optimizer
 from annotated.training import TrainingConfig, on_device, train, validation_loss
-from conftest import Setting
+from conftest import SHAPE, Setting, read_log
 
-SHAPE: dict[str, Any] = {"d_model": 32, "d_ff": 64, "h": 2, "N": 1, "max_len": 64}
 CPU = torch.device("cpu")
 
 
@@ -156,7 +155,7 @@ def test_compiled_training_gives_the_same_losses(setting: Setting, tmp_path: Pat
         model = Transformer(Config(tokenizer.vocab_size, dropout=0.0, **SHAPE))
         config = TrainingConfig(max_steps=20, max_tokens=256, warmup=20, valid_every=20, average=1, compiled=compiled)
         train(model, tokenizer, corpus, validation, config, tmp_path / str(compiled))
-        rows = [json.loads(line) for line in (tmp_path / str(compiled) / "log.jsonl").read_text().splitlines()]
+        rows = read_log(tmp_path / str(compiled))
         found.append([row[name] for row in rows for name in ("loss", "valid_loss") if name in row])
     assert len(found[0]) == 2 and found[0] == pytest.approx(found[1], abs=1e-4)
 

@@ -17,6 +17,7 @@ from threading import Thread
 from xml.etree import ElementTree
 
 import nbformat
+import pubblica
 import pytest
 import yaml
 from playwright.sync_api import Browser, Response
@@ -24,9 +25,6 @@ from playwright.sync_api import Browser, Response
 from annotated.pretrained import MODELS, load_pretrained
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tools"))
-import pubblica  # noqa: E402
-
 HTML = ROOT / "book" / "_build" / "html"
 CONFIG = yaml.safe_load((ROOT / "book" / "_config.yml").read_text("utf-8"))
 SOURCE, SITE = CONFIG["repository"]["url"], CONFIG["html"]["baseurl"]

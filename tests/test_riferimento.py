@@ -2,17 +2,14 @@
 
 import doctest
 import importlib
-import sys
 from pathlib import Path
 
 import pytest
+from riferimento import examples
 
 import annotated
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "book" / "_ext"))
-from riferimento import examples  # noqa: E402
-
 EXAMPLES = examples(ROOT / "book")
 
 

@@ -188,23 +188,6 @@ def test_cache_equals_full_pass() -> None:
 
 
 @torch.inference_mode()
-def test_beam_one_is_greedy() -> None:
-    model = small_model()
-    for src in (sentences(7, 4), sentences(3, 9, 5)):
-        best = [hypotheses[0].ids for hypotheses in beam_search(model, src, beam=1, extra=8)]
-        for row, ids in zip(src, best, strict=True):
-            tokens = [BOS]
-            limit = int((row != PAD).sum()) + 8
-            while len(tokens) <= limit:
-                logits = model(row[row != PAD][None], torch.tensor([tokens]))[0, -1]
-                logits[:EOS] = float("-inf")
-                tokens.append(EOS if len(tokens) == limit else int(logits.argmax()))
-                if tokens[-1] == EOS:
-                    break
-            assert ids == tokens[1:-1]
-
-
-@torch.inference_mode()
 def test_wider_beam_never_scores_worse_than_exhaustive() -> None:
     "Con un vocabolario minuscolo e K grande la beam search trova il massimo vero."
     torch.manual_seed(3)

@@ -2,7 +2,6 @@
 
 import itertools
 import re
-import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from xml.etree import ElementTree
@@ -233,14 +232,6 @@ def test_saved_page(tmp_path: Path) -> None:
         view.save(tmp_path / "vista.pdf")
     with pytest.raises(AnnotatedError, match="la cartella non esiste"):
         view.save(tmp_path / "manca" / "vista.html")
-
-
-def test_assets_travel_with_the_package() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
-    declared = project["tool"]["setuptools"]["package-data"]["annotated.study"]
-    assets = [p for p in STUDY.rglob("*.*") if p.suffix not in (".py", ".pyc")]
-    assert {"viewer.js", "web/page.html"} <= {str(p.relative_to(STUDY)) for p in assets}
-    assert not [p for p in assets if not any(p.relative_to(STUDY).match(pattern) for pattern in declared)]
 
 
 PROGRAMS = ("web/transformer.js", "viewer.js", "web/live.js")  # nell'ordine in cui stanno in una pagina

@@ -17,12 +17,11 @@ from statistics import fmean
 from typing import Any
 
 import torch
-from provenienza import commit, processor, sha256, told_errors
+from provenienza import commit, processor, sha256, told_errors, write_json
 from tappe import pieces, share, shares_right
 
 from annotated import Transformer, evaluate, translate
 from annotated.checkpoint import load_model
-from annotated.common import atomic_write
 from annotated.data import find_data, load_corpus, make_batches, read_pairs
 from annotated.study.coreference import agreement, read_probes
 from annotated.tokenizer import Tokenizer
@@ -135,8 +134,7 @@ def main() -> None:
         stages.append(stage | {"indizi": clues} | {path.name: sha256(path) for path in files})
     origin = {"tappe": stages, "commit": commit(), "torch": torch.__version__}
     found = {"provenienza": origin, "diario": diary, "istantanee": [measured[n] for n in sorted(measured)]}
-    with atomic_write(args.out) as file:
-        file.write((json.dumps(found, ensure_ascii=False, indent=1) + "\n").encode())
+    write_json(args.out, found)
 
 
 if __name__ == "__main__":

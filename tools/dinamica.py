@@ -150,14 +150,6 @@ def category(found: dict[str, np.ndarray], k: int) -> dict[str, Any]:
     return curves
 
 
-def rounded(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: rounded(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [rounded(item) for item in value]
-    return round(value, 3) if isinstance(value, float) else value
-
-
 def measure_all(runs: Path, output: Path) -> None:
     rows = []
     for decoder in DECODERS:
@@ -166,7 +158,8 @@ def measure_all(runs: Path, output: Path) -> None:
             row = {"decoder": decoder, "seme": int(path.stem.split("-")[1]), "secondi": int(found["secondi"])}
             row |= {"passi": found["passo"].tolist(), "teste": int(found["senza"].shape[0])}
             row["senza"] = [[float(one[kind == k].mean()) for k in range(4)] for one in found["senza"]]
-            rows.append(rounded(row | {"categorie": {name: category(found, k) for k, name in enumerate(KINDS)}}))
+            row |= {"categorie": {name: category(found, k) for k, name in enumerate(KINDS)}}
+            rows.append(json.loads(json.dumps(row), parse_float=lambda text: round(float(text), 3)))
     narrow = sum(row["decoder"] == "stretto" for row in rows)
     shapes = [f"{name}: {x['N_decoder']} strati, {x['h_cross']} teste incrociate" for name, x in DECODERS.items()]
     facts = {

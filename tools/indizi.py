@@ -7,17 +7,13 @@ libro il margine con cui MODELLO (nome o cartella) preferisce la traduzione gius
 """
 
 import argparse
-import json
 import re
 from collections import Counter
-from datetime import date
 from pathlib import Path
 
-import torch
-from provenienza import ROOT, commit, processor, sha256, told_errors, weights_sha256
+from provenienza import ROOT, origin, sha256, told_errors, weights_sha256, write_json
 
 from annotated import load_pretrained
-from annotated.common import atomic_write
 from annotated.data import read_pairs
 from annotated.pretrained import MODELS
 from annotated.study.coreference import agreement, read_probes
@@ -39,20 +35,12 @@ def main() -> None:
     probes, corpus = read_probes(), args.data / "train.tsv"
     model, tokenizer = load_pretrained(args.model)
     folder = MODELS / args.model if (MODELS / args.model).is_dir() else Path(args.model)
-    origin = {
-        "comando": f"python tools/indizi.py {folder.name} --data CARTELLA",
-        "commit": commit(),
-        "data": str(date.today()),
-        "processore": processor(),
-        "torch": torch.__version__,
-        "pesi": weights_sha256(folder),
-        "train.tsv": sha256(corpus),
-    }
+    hashes = {"pesi": weights_sha256(folder), "train.tsv": sha256(corpus)}
+    facts = origin(f"python tools/indizi.py {folder.name} --data CARTELLA", **hashes)
     counts = occurrences({probe.clue for probe in probes}, corpus)
     margins = [round(x, 3) for x in agreement(model, tokenizer, probes).tolist()]
-    found = {"provenienza": origin, "indizi": dict(sorted(counts.items())), "margini": margins}
-    with atomic_write(OUT) as file:
-        file.write((json.dumps(found, ensure_ascii=False, indent=1) + "\n").encode())
+    found = {"provenienza": facts, "indizi": dict(sorted(counts.items())), "margini": margins}
+    write_json(OUT, found)
 
 
 if __name__ == "__main__":

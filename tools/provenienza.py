@@ -1,14 +1,19 @@
 """Ciò che i programmi di `tools` hanno in comune: da dove viene una misura, e come si dice un errore."""
 
 import hashlib
+import json
 import platform
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import date
 from pathlib import Path
+from typing import Any
 
-from annotated.common import AnnotatedError
+import torch
+
+from annotated.common import AnnotatedError, atomic_write
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -36,6 +41,17 @@ def sha256(path: Path) -> str:
 def weights_sha256(folder: Path) -> str:
     "L'impronta dei pesi di un modello, che stiano in un file o in più parti."
     return hashlib.sha256(b"".join(path.read_bytes() for path in sorted(folder.glob("model*.safetensors")))).hexdigest()
+
+
+def origin(command: str, **more: str) -> dict[str, str]:
+    "Da dove viene una misura; in `more`, le impronte di ciò che ha letto."
+    facts = {"comando": command, "commit": commit(), "data": str(date.today()), "processore": processor()}
+    return facts | {"torch": torch.__version__} | more
+
+
+def write_json(path: Path, value: dict[str, Any]) -> None:
+    with atomic_write(path) as file:
+        file.write((json.dumps(value, ensure_ascii=False, indent=1) + "\n").encode())
 
 
 @contextmanager

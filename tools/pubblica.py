@@ -112,8 +112,6 @@ def arguments() -> argparse.Namespace:
         "--before", type=Path, nargs="*", default=[], help="i log.jsonl delle tappe precedenti, in ordine"
     )
     parser.add_argument("--note", help="una riga da aggiungere alla scheda: per esempio quante frasi generate ha letto")
-    parser.add_argument("--minutes", type=int, help="predefinito: dal diario")
-    parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     return parser.parse_args()
 
@@ -154,9 +152,9 @@ def measures(
         "hardware": args.hardware or this_machine(args.device),
         "date": str(date.today()),
         "commit": commit(),
-        "seed": args.seed,
+        "seed": json.loads((args.run / "options.json").read_text("utf-8"))["seed"],
         "steps": log[-1]["step"],
-        "minutes": args.minutes or round(max(row.get("seconds", 0) for row in log) / 60),
+        "minutes": round(max(row.get("seconds", 0) for row in log) / 60),
         "parameters": sum(p.numel() for p in model.parameters()),
         "data": {path.name: sha256(path) for path in find_data(args.data).train},
         "beam": BEAM,

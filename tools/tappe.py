@@ -9,16 +9,13 @@ ultimi pesi. La quota delle frasi con «it» è quella dei pezzi d'arrivo di ogn
 import argparse
 import json
 from collections import Counter
-from datetime import date
 from pathlib import Path
 from typing import Any
 
-import torch
-from provenienza import ROOT, commit, processor, sha256, told_errors
+from provenienza import ROOT, origin, sha256, told_errors, write_json
 
 from annotated import Transformer
 from annotated.checkpoint import load_model, load_tensors
-from annotated.common import atomic_write
 from annotated.data import find_data, read_lines
 from annotated.study.coreference import agreement, read_probes
 from annotated.study.pronouns import generate, unseen_frames
@@ -71,15 +68,8 @@ def main() -> None:
         model.load_state_dict({k[6:]: tensor for k, tensor in state.items() if k.startswith("model.")})
         steps = [json.loads(line)["step"] for line in (folder / "log.jsonl").read_text("utf-8").splitlines()][-1]
         rows.append({"passi": steps, "quota": share(counts, options["repeat"]), **shares_right(model, tokenizer)})
-    origin = {
-        "comando": "python tools/tappe.py",
-        "commit": commit(),
-        "data": str(date.today()),
-        "processore": processor(),
-    }
-    origin |= {"torch": torch.__version__, **{path.name: sha256(path) for path in find_data(args.data).train}}
-    with atomic_write(OUT) as file:
-        file.write((json.dumps({"provenienza": origin, "tappe": rows}, ensure_ascii=False, indent=1) + "\n").encode())
+    facts = origin("python tools/tappe.py", **{path.name: sha256(path) for path in find_data(args.data).train})
+    write_json(OUT, {"provenienza": facts, "tappe": rows})
     print(OUT.read_text("utf-8"))
 
 

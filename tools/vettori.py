@@ -10,21 +10,18 @@ nel corpus l'aggettivo accompagna; è misurata su aggettivi che non ha visto. Sc
 """
 
 import argparse
-import json
 import random
 import re
 from collections import Counter
-from datetime import date
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import torch
-from provenienza import ROOT, commit, processor, sha256, told_errors
+from provenienza import ROOT, origin, sha256, told_errors, write_json
 from torch import Tensor
 
 from annotated import Tokenizer, Transformer, load_pretrained
-from annotated.common import atomic_write
 from annotated.data import read_pairs
 from annotated.study.coreference import Probe, read_probes
 from annotated.study.pronouns import ADJECTIVES
@@ -180,18 +177,10 @@ def main() -> None:
     pieces = [margin(probe, table, by_piece) for probe in probes]
     found = searched(pairs, counted, table, model, tokenizer)
 
-    origin = {
-        "comando": "python tools/vettori.py --data CARTELLA",
-        "commit": commit(),
-        "data": str(date.today()),
-        "processore": processor(),
-        "torch": torch.__version__,
-        "train.tsv": sha256(args.data / "train.tsv"),
-    }
+    facts = origin("python tools/vettori.py --data CARTELLA", **{"train.tsv": sha256(args.data / "train.tsv")})
     lengths = {probe.clue: len(by_piece[probe.clue]) for probe in probes}
-    results = {"provenienza": origin, "pezzi per indizio": lengths, "parole": whole, "pezzi": pieces, "sonda": found}
-    with atomic_write(OUT) as file:
-        file.write((json.dumps(results, ensure_ascii=False, indent=1) + "\n").encode())
+    results = {"provenienza": facts, "pezzi per indizio": lengths, "parole": whole, "pezzi": pieces, "sonda": found}
+    write_json(OUT, results)
 
 
 if __name__ == "__main__":
