@@ -331,7 +331,7 @@ def _check_agreement(*facts: Any) -> None:
         different = "dati, vocabolario o stato diversi da quelli degli altri"
         raise AnnotatedError(f"processo {rank}: {different}. Copia la stessa cartella su ogni macchina.")
 
-# %% ../book/15_addestramento.ipynb #4481ca5b
+# %% ../book/15_addestramento.ipynb #f65e0262
 def check_folder(folder: Path, resume: bool) -> None:
     """Solleva `AnnotatedError` se in `folder` non si può addestrare senza toccare ciò che c'è già.
 
@@ -362,6 +362,8 @@ def _start(run: Run, resume: bool) -> None:
         try:
             saved = load_state(path, run.model, run.optimizer, run.tokenizer)
             run.progress = Progress(**{name: saved[name] for name in asdict(run.progress)})
+            before = {"validation": stream["validation"]}  # di chi è cominciato quando non c'era
+            run.progress.stream = before | run.progress.stream
             begun = {name: run.progress.stream[name] for name in stream}
         except (KeyError, TypeError, ValueError) as error:
             raise AnnotatedError(
