@@ -100,7 +100,7 @@ def _device(name: str) -> torch.device:
         torch.set_float32_matmul_precision("high")
     return x.device
 
-# %% ../book/90_riga_di_comando.ipynb #24fa8d6d
+# %% ../book/90_riga_di_comando.ipynb #291043af
 def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) == 0:
         raise argparse.ArgumentTypeError(f"serve un intero positivo, non «{text}»")
@@ -109,7 +109,7 @@ def _positive(text: str) -> int:
 
 def _rate(text: str) -> float:
     with suppress(ValueError):
-        if float(text) > 0:
+        if 0 < float(text) < float("inf"):
             return float(text)
     raise argparse.ArgumentTypeError(f"serve un numero positivo, non «{text}»")
 
@@ -485,7 +485,7 @@ class _Arriving:
         line, self.arrived = self.arrived[:end], self.arrived[end:]
         return line
 
-# %% ../book/90_riga_di_comando.ipynb #9a9c07fa
+# %% ../book/90_riga_di_comando.ipynb #668c7d78
 def _sentences(args: argparse.Namespace) -> tuple[str, _Chunks]:
     "Da dove vengono le frasi da tradurre, e le frasi, a gruppi."
     if args.text is not None:
@@ -509,6 +509,8 @@ def _translate(args: argparse.Namespace) -> None:
         raise AnnotatedError("o una frase o --input, non tutti e due.")
     if args.output and args.output.is_dir():
         raise AnnotatedError(f"{args.output}: è una cartella. Aggiungi il nome del file.")
+    if args.input and args.output and args.input.resolve() == args.output.resolve():
+        raise AnnotatedError(f"{args.output}: è anche il file da tradurre. Scegli un altro --output.")
     model, tokenizer = _model(args)
     origin, chunks = _sentences(args)
     if args.input:  # un file sbagliato si rifiuta prima di cominciare

@@ -254,6 +254,8 @@ BAD_OPTIONS = [
     ("pezzi", ["train", "--vocab-size", "8"], "8 pezzi non basta ai caratteri del testo: chiedine almeno"),
     ("fattore", ["train", "--factor", "-1"], "serve un numero positivo, non «-1»"),
     ("codifica", ["translate", "--model", "mini", "caff\udce9"], "frase, riga 1: non è UTF-8"),
+    ("fattore infinito", ["train", "--factor", "inf"], "serve un numero positivo, non «inf»"),
+    ("stesso file", ["translate", "--input", "en.txt", "--output", "./en.txt"], "en.txt: è anche il file da tradurre"),
     ("uscita", ["translate", "--model", "mini", "--output", "/tmp", "Hi."], "/tmp: è una cartella"),
     ("ipotesi", ["translate", "--beam", "0", "Hi."], "serve un intero positivo, non «0»"),
     ("numero", ["train", "--max-steps", "-3"], "serve un intero positivo, non «-3»"),
