@@ -6,7 +6,7 @@
 __all__ = ['SENTENCES', 'SWAP', 'CANDIDATES', 'READY_LEVELS', 'in_bytes', 'export_web', 'load_web', 'ready_answer', 'LiveModel',
            'live_model']
 
-# %% ../book/88_nel_browser.ipynb #4fbd8459
+# %% ../book/88_nel_browser.ipynb #bf3f21f8
 import base64
 import hashlib
 import json
@@ -16,7 +16,7 @@ from copy import deepcopy
 from dataclasses import asdict, dataclass
 from html import escape
 from pathlib import Path
-from typing import Any, ClassVar, get_args
+from typing import Any, ClassVar
 
 import numpy as np
 import sentencepiece as spm
@@ -205,7 +205,7 @@ class LiveModel(PageFigure):
     def __repr__(self) -> str:
         return "traduttore nel browser"
 
-# %% ../book/88_nel_browser.ipynb #c3c31887
+# %% ../book/88_nel_browser.ipynb #6c3fc4f7
 def _live_data(name: str, sentences: Sequence[str], url: str | None) -> dict[str, Any]:
     "Di un modello: dove sono i pesi, quanti byte, e le risposte alle frasi pronte."
     model, tokenizer = load_pretrained(name)
@@ -238,7 +238,7 @@ def live_model(
     """
     names = [name] if isinstance(name, str) else list(name)
     start = {
-        "k": get_args(Kind).index(kind), "l": layer and layer - 1, "heads": [head - 1],
+        "k": ("encoder", "decoder", "cross").index(kind), "l": layer and layer - 1, "heads": [head - 1],
         "focus": focus if isinstance(focus, str) else focus - 1,
         "average": False, "view": "lines", "words": False,
     }  # fmt: skip

@@ -15,6 +15,7 @@ from playwright.sync_api import Browser, Locator, Page
 from annotated import AnnotatedError, load_pretrained
 from annotated.study.viewer import (
     HEAD_COLORS,
+    LEVELS,
     LIMIT,
     AttentionMap,
     View,
@@ -23,6 +24,7 @@ from annotated.study.viewer import (
     by_words,
     dequantize,
     merge_words,
+    open_words,
     quantize,
     read_attention,
     word_index,
@@ -66,13 +68,20 @@ def test_numpy_and_torch_alike() -> None:
     np.testing.assert_allclose(one.weights, two.weights, atol=1e-7)
 
 
+def test_weights_as_transformers_gives_them() -> None:
+    w = weights(2, 3, 4, 4, causal=True)
+    layers = tuple(torch.tensor(layer[None], requires_grad=True) for layer in w)  # (1, h, T, S) per strato
+    np.testing.assert_allclose(AttentionMap("self", layers, "abcd", "abcd").weights, w, atol=1e-7)
+
+
 BAD: list[tuple[str, Callable[[], object], str]] = [
     ("assi scambiati", lambda: AttentionMap("cross", weights(1, 2, 3, 5), "vwxyz", "abc"), "5 query e 3 chiavi"),
     ("tre dimensioni", lambda: AttentionMap("cross", weights(2, 3, 5), "abc", "vwxyz"), r"\(N, h, T, S\)"),
+    ("due frasi insieme", lambda: AttentionMap("self", [weights(2, 2, 3, 3)], "abc", "abc"), r"\(N, h, T, S\)"),
     ("vuota", lambda: AttentionMap("cross", np.zeros((0, 2, 3, 5)), "abc", "vwxyz"), r"\(N, h, T, S\)"),
     ("non sommano", lambda: AttentionMap("cross", 2 * weights(1, 2, 3, 5), "abc", "vwxyz"), "distribuzione"),
     ("NaN", lambda: AttentionMap("cross", np.nan * weights(1, 2, 3, 5), "abc", "vwxyz"), "distribuzione"),
-    ("altro nome", lambda: AttentionMap("self", weights(1, 2, 3, 5), "abc", "vwxyz"), "«self» sconosciuta"),  # type: ignore[arg-type]
+    ("altro nome", lambda: AttentionMap("altra", weights(1, 2, 3, 5), "abc", "vwxyz"), "«altra» sconosciuta"),  # type: ignore[arg-type]
     ("nessuna", lambda: attention_view([]), "attenzioni diverse"),
     ("altra forma", lambda: attention_view(maps(), maps(h=2)), "attenzioni diverse"),
     ("strato", lambda: attention_view(maps(), layer=4), "3 strati di 4 teste"),
@@ -124,10 +133,24 @@ def test_reads_with_the_right_axes() -> None:
         (["▁3", ",", "5", "▁%"], [0, 1, 2, 3]),
         (["a", "b", "."], [0, 1, 2]),  # senza «▁» ogni pezzo è una parola
         (["▁", "x", "▁y"], [0, 0, 1]),
+        (["▁[CLS]", "▁a", "b", "▁[SEP]"], [0, 1, 1, 2]),
     ],
 )
 def test_word_index(pieces: list[str], words: list[int]) -> None:
     assert word_index(pieces) == words
+
+
+@pytest.mark.parametrize(
+    ("pieces", "expected"),
+    [
+        (SOURCE, SOURCE),
+        (["[CLS]", "un", "##able", "[SEP]"], ["▁[CLS]", "▁un", "able", "▁[SEP]"]),
+        (["The", "Ġcaff", "Ã¨", ".", "Ċ"], ["The", "▁caff", "è", ".", "↵"]),
+        (["ĠÃ", "¨"], ["▁\ufffd", "\ufffd"]),  # mezza lettera per pezzo
+    ],
+)
+def test_pieces_of_other_vocabularies(pieces: list[str], expected: list[str]) -> None:
+    assert open_words(pieces) == expected
 
 
 def test_merging_keeps_rows_distributions() -> None:
@@ -176,6 +199,19 @@ def test_weight_of_the_base_form(scale: float) -> None:
     view = attention_view(one, other)
     assert view.size <= LIMIT == 300_000 and view.levels >= 200
     assert len(view._repr_html_().encode()) == view.size
+
+
+def test_the_finest_steps_that_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    def view(levels: tuple[int, ...], limit: int) -> View:
+        monkeypatch.setattr("annotated.study.viewer.LEVELS", levels)
+        monkeypatch.setattr("annotated.study.viewer.LIMIT", limit)
+        return attention_view(maps(h=12))
+
+    sizes = {one: view((one,), 0).size for one in LEVELS}
+    for limit in (*sizes.values(), 0):
+        found = view(LEVELS, limit)
+        assert found.levels == next((one for one in LEVELS if sizes[one] <= limit), LEVELS[-1])
+        assert found.size == sizes[found.levels]
 
 
 def luminance(color: str) -> float:
@@ -717,3 +753,68 @@ def test_many_views_in_one_page(visit: Visit, tmp_path: Path) -> None:
         ["false", "true", "false", "false"],
         ["true"] + ["false"] * 3,
     ]
+
+
+# ---------------------------------------------------------------- modelli grandi e di altri
+
+
+def many(n: int = 102, heads: int = 12) -> AttentionMap:
+    "Teste che guardano il pezzo precedente, fra `n` pezzi: una linea sottile, in una miniatura."
+    previous = np.eye(n, k=-1)
+    previous[0, 0] = 1
+    pieces = [f"▁parola{i}" for i in range(n)]
+    return AttentionMap("self", np.broadcast_to(previous, (2, heads, n, n)), pieces, pieces)
+
+
+def test_many_heads_and_pieces_still_show_in_the_thumbnails(visit: Visit, tmp_path: Path) -> None:
+    page = opened(visit, attention_view([many()]), tmp_path)
+    box = page.locator(".miniatura").first.bounding_box()
+    assert box and box["width"] >= 24
+    ink = "c => [...c.getContext('2d').getImageData(0, 0, c.width, c.height).data].filter((_, n) => n % 4 === 3)"
+    for canvas in page.locator(".miniatura canvas").all():
+        cover = np.array(canvas.evaluate(ink))
+        side = int(len(cover) ** 0.5)
+        assert side <= 46 and np.all(np.diag(cover.reshape(side, side)) == 255)  # ridotta, la diagonale resta
+
+
+def test_the_numbers_do_not_move_the_page(visit: Visit, tmp_path: Path) -> None:
+    page = opened(visit, attention_view([many()], heads=range(1, 13)), tmp_path)
+    height = "document.documentElement.scrollHeight"
+    before = page.evaluate(height)
+    choose(page, "query", 0)
+    assert page.locator(".riquadro p").count() == 12  # una riga per testa: chi guarda, non chi è guardato
+    assert page.evaluate(height) - before < 100  # tanti numeri scorrono nel loro riquadro
+
+
+@pytest.mark.parametrize("matrix", [False, True])
+def test_the_arrows_keep_the_piece_in_sight(visit: Visit, tmp_path: Path, matrix: bool) -> None:
+    page = opened(visit, attention_view([many()], matrix=matrix), tmp_path)
+    page.locator(".disegno svg").focus()
+    for key in ["ArrowDown", *["ArrowRight"] * (101 if matrix else 0), *["ArrowDown"] * 80]:
+        page.keyboard.press(key)
+    shown = page.locator(".casella" if matrix else ".pezzo.scelto rect")
+    inside = """e => {
+        const box = e.getBoundingClientRect(), frame = e.closest(".disegno").getBoundingClientRect();
+        return box.top >= 0 && box.bottom <= innerHeight && box.left >= frame.left && box.right <= frame.right + 1;
+    }"""
+    assert shown.evaluate(inside)
+
+
+def test_a_model_of_others(visit: Visit, tmp_path: Path) -> None:
+    pieces = ["The", "Ġcat", "Ġs", "at", "."]
+    page = opened(
+        visit, attention_view([AttentionMap("self", weights(2, 3, 5, 5, causal=True), pieces, pieces)]), tmp_path
+    )
+    assert labels(page, "query") == labels(page, "key") == ["The", "cat", "s", "·at", "."]
+    assert page.locator(".assi").inner_text().split("\n") == ["chi guarda", "→", "chi è guardato"]
+    choose(page, "query", 1)
+    assert texts(page.locator("svg .numero"))[2:] == ["–"] * 3  # ciò che viene dopo non si vede
+    page.get_by_text("parole intere").click()
+    assert labels(page, "query") == ["The", "cat", "sat", "."]
+
+
+def test_spread_weights_are_drawn(visit: Visit, tmp_path: Path) -> None:
+    uniform = np.full((1, 1, 80, 80), 1 / 80)
+    page = opened(visit, attention_view([AttentionMap("self", uniform, *[["a"] * 80] * 2)]), tmp_path)
+    assert page.locator(".insieme path").count() == 80 * 80
+    assert "sotto 0,006 non è disegnata" in page.locator(".nota").inner_text()

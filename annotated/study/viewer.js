@@ -4,19 +4,22 @@
 // La **scena** è ciò che si può guardare, lo **stato** ciò che si guarda. Ogni parte della figura è una funzione `draw…` che
 // da una vista (scena, stato, larghezza) fa nodi, e non cambia nulla; lo stato cambia in un punto solo, `Viewer.set`.
 //
-// Lettere: v vista, k attenzione (encoder, decoder, cross), s frase, l strato, h testa, i riga (query), j colonna (chiave).
+// Lettere: v vista, k attenzione (encoder, decoder, cross, self), s frase, l strato, h testa, i riga (query), j colonna (chiave).
 // Tutto si conta da 0; soltanto le etichette e l'indirizzo contano da 1.
 
 const SOURCE = "partenza", WRITING = "pezzo da scrivere", KNOWN = "già letto", WHILE = "mentre si scrive guarda";
 const ROLES = {
   encoder: { name: "encoder", looks: "guarda", query: `chi guarda (${SOURCE})`, key: `chi è guardato (${SOURCE})` },
   decoder: { name: "decoder", looks: WHILE, query: `chi guarda (${WRITING})`, key: `chi è guardato (${KNOWN})` },
+  self: { name: "attenzione", looks: "guarda", query: "chi guarda", key: "chi è guardato" }, // di un modello qualunque
   cross: { name: "incrociata", looks: WHILE, query: `chi guarda (${WRITING})`, key: `chi è guardato (${SOURCE})` },
 };
 const MORE = "#0b8a83", LESS = "#c2408f"; // nella differenza: di più e di meno nella seconda frase
 const THIN = 0.02; // d'insieme, una linea più leggera di così non si disegna
+const MANY = 4; // con più canali, di un pezzo si legge soltanto chi guarda
 const LISTED = 5; // quanti pezzi elenca il riquadro prima di «altri»
 const NARROW = 560; // sotto questa larghezza si vede una frase alla volta
+const MINIATURE = 46; // quanti punti ha, al più, il lato di una miniatura
 const FONT = "13px system-ui, sans-serif";
 const OPENS = "▁"; // in SentencePiece, il segno che apre una parola
 
@@ -67,7 +70,7 @@ function shorten(text, width) {
 // Un pezzo che fa parola da sé: punteggiatura (non apostrofo né trattino), oppure speciale, come la fine di frase.
 function isSymbol(piece) {
   const text = piece.replaceAll(OPENS, "");
-  return /^<.*>$/.test(text) || (text !== "" && !/[\p{L}\p{N}'’-]/u.test(text));
+  return /^(<.*>|\[.+\])$/.test(text) || (text !== "" && !/[\p{L}\p{N}'’-]/u.test(text));
 }
 
 // A quale parola appartiene ogni pezzo, da 0 (`word_index` in viewer.py). Se nessuno porta «▁», ogni pezzo è una parola.
@@ -305,8 +308,14 @@ function drawThumbnail(v, l, h) {
   const s = v.state.show === "1" ? 1 : 0;
   const { rows, columns, channels: [{ matrix }], signed } =
     v.state.show === "2" ? differencePanel(v, l, [h]) : sentencePanel(v, s, l, [{ heads: [h] }]);
-  const canvas = html("canvas", { width: columns.length, height: rows.length, "aria-hidden": "true" }), pen = canvas.getContext("2d");
+  const side = Math.ceil(Math.max(rows.length, columns.length) / MINIATURE), points = (labels) => Math.ceil(labels.length / side);
+  const largest = range(points(rows)).map(() => new Float64Array(points(columns))); // un punto vale il suo peso più grande
   matrix.forEach((row, i) => row.forEach((x, j) => {
+    const line = largest[Math.floor(i / side)], at = Math.floor(j / side);
+    if (Math.abs(x) > Math.abs(line[at])) line[at] = x;
+  }));
+  const canvas = html("canvas", { width: points(columns), height: points(rows), "aria-hidden": "true" }), pen = canvas.getContext("2d");
+  largest.forEach((row, i) => row.forEach((x, j) => {
     pen.globalAlpha = tone(x);
     pen.fillStyle = signed ? (x < 0 ? LESS : MORE) : color(v, h);
     pen.fillRect(j, i, 1, 1);
@@ -376,7 +385,7 @@ function drawSwitches(v) {
 // ---------------------------------------------------------------- disegni: due colonne di pezzi, o righe e colonne
 
 // il numero come si legge: con il segno nella differenza, un trattino dove il decoder non può guardare
-const show = (v, panel, x) => (panel.signed ? signed(x) : x === 0 && mapOf(v).kind === "decoder" ? "–" : number(x));
+const show = (v, panel, x) => (panel.signed ? signed(x) : x === 0 && ["decoder", "self"].includes(mapOf(v).kind) ? "–" : number(x));
 const paint = (panel, c, x) => (panel.signed ? (x < 0 ? LESS : MORE) : panel.channels[c].color);
 
 function layLines({ rows, columns, channels: { length: n }, signed }, width) { // dove sta ogni cosa
@@ -400,9 +409,12 @@ function curve({ n, from, to, y }, panel, c, i, j, opacity) {
 // Le caselle di un pannello: canale, riga, colonna, peso.
 const cells = ({ channels }) => channels.flatMap(({ matrix }, c) => matrix.flatMap((row, i) => Array.from(row, (x, j) => ({ c, i, j, x }))));
 
+// La linea più leggera che si disegna: dove tutto il peso è sparso, anche meno di THIN.
+const thin = (panel) => Math.min(THIN, cells(panel).reduce((most, { x }) => Math.max(most, Math.abs(x)), 0) / 2);
+
 function drawLines(v, panel, at) {
   const { left, right, width, room, step, y } = at, opacity = (x) => (panel.signed ? tone(x) : x);
-  const lines = cells(panel).filter(({ x }) => Math.abs(x) >= THIN).map(({ c, i, j }) => curve(at, panel, c, i, j, opacity));
+  const least = thin(panel), lines = cells(panel).filter(({ x }) => Math.abs(x) >= least).map(({ c, i, j }) => curve(at, panel, c, i, j, opacity));
   const label = (side) => (text, i) => {
     const [x, start, span, anchor] = side === "query" ? [left, 0, left + 2, "end"] : [right, right - 2, width - right + 2, "start"];
     return svg("g", { class: "pezzo", [`data-${side}`]: i }, svg("title", {}, text),
@@ -464,7 +476,8 @@ function markMatrix(v, panel, at, i, j) {
   const numbers = !fits ? [] : cells(panel).filter((one) => (i === null || one.i === i) && (j === null || one.j === j));
   return [svg("g", { fill: "none", class: "mirino" },
     i !== null && svg("rect", { x: left, y: y(i), width: right - left, height: cell }),
-    j !== null && svg("rect", { x: x(j), y: top, width: cell, height: bottom - top })),
+    j !== null && svg("rect", { x: x(j), y: top, width: cell, height: bottom - top }),
+    i !== null && j !== null && svg("rect", { class: "casella", x: x(j), y: y(i), width: cell, height: cell })),
   ...numbers.map((one) => centered(at, "cifra", one.i, one.j, show(v, panel, one.x)))]; // se c'è posto, i numeri stanno nelle caselle
 }
 
@@ -515,13 +528,17 @@ function drawFigure(v, { panel, picture, at, form }) {
 function drawLegend(v) {
   const notch = (x) => [html("span", { class: "tacca", style: `--velo: ${tone(x)}` }), html("span", {}, number(x))];
   const scale = ["peso", ...[0.05, 0.1, 0.25, 0.5, 1].flatMap(notch), "ogni riga somma a 1"];
-  const words = `Più una linea è scura e spessa, più il peso è grande; sotto ${number(THIN)} non è disegnata. I pesi di chi guarda sommano a 1.`;
+  const least = Math.min(...v.drawings.map(({ panel }) => thin(panel))).toLocaleString("it", { maximumSignificantDigits: 1 });
+  const words = `Più una linea è scura e spessa, più il peso è grande; sotto ${least} non è disegnata. I pesi di chi guarda sommano a 1.`;
   return html("p", { class: "nota legenda" }, ...(v.state.view === "matrix" ? scale : [words]));
 }
 
 function drawStage(v) {
   const ids = shownPanels(v), gap = 16, beside = ids.length === 1 && v.width >= 640; // il disegno accanto al modello
-  const room = Math.min(ids.length > 1 ? 620 : 720, beside ? v.width - 266 : (v.width - gap * (ids.length - 1)) / ids.length);
+  const { h: H } = mapOf(v), large = 720, least = Math.max(250, Math.min(34 + 27 * H, 0.42 * v.width));
+  const grid = Math.floor(clamp(v.width - large - gap, least, Math.max(least, 34 + 49 * H))); // alle miniature ciò che il disegno lascia
+  const room = Math.min(ids.length > 1 ? 620 : large, beside ? v.width - grid - gap : (v.width - gap * (ids.length - 1)) / ids.length);
+  v.root.style.setProperty("--lato", `${grid}px`);
   v.shape = beside ? "largo" : ids.length > 1 ? "coppia" : "stretto";
   v.drawings = ids.map((id) => drawPicture(v, panel(v, id), Math.floor(room)));
   const name = (c) => html("span", { class: "canale", style: `--colore: ${c.color}` }, c.name);
@@ -569,6 +586,8 @@ function moveInPicture(v, panel, event) {
   if (!found) return;
   event.preventDefault();
   v.set({ focus: spot(panel, found), over: null });
+  const { picture } = v.drawings.find((drawing) => drawing.panel.id === panel.id);
+  (picture.querySelector(".casella") ?? picture.querySelector(".scelto")).scrollIntoView({ block: "nearest", inline: "nearest" });
 }
 // Nelle linee: su e giù lungo una colonna, a sinistra chi guarda, a destra chi è guardato.
 function stepInLines(key, i, j, T, S) {
@@ -610,7 +629,8 @@ function sentence(v, panel, { matrix }, i, j) {
 function describe(v, panel) {
   const [i, j] = place(v, panel.id), name = html("i", {}, `${panel.name} · `);
   if (i === null && j === null) return [html("p", {}, name, "questo pezzo non ha un corrispondente.")];
-  const both = mapOf(v).kind === "encoder" && !isPair(v) && (i === null || j === null); // lo stesso pezzo guarda ed è guardato
+  const one = ["encoder", "self"].includes(mapOf(v).kind) && !isPair(v) && (i === null || j === null); // lo stesso pezzo guarda ed è guardato
+  const both = one && panel.channels.length <= MANY;
   const views = both ? [[i ?? j, null], [null, i ?? j]] : [[i, j]];
   return panel.channels.flatMap((channel, c) => views.map(([a, b], n) => html("p", {},
     isPair(v) && c + n === 0 && name,
