@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['PRETRAINED', 'RECIPES', 'BRANCH_SCALE', 'Recipe', 'make_parser', 'main']
 
-# %% ../book/90_riga_di_comando.ipynb #ce3fd379
+# %% ../book/90_riga_di_comando.ipynb #2ce6d3ca
 import argparse
 import json
 import os
@@ -27,13 +27,13 @@ import torch.distributed as dist
 from filelock import FileLock
 
 from . import __version__
-from .common import AnnotatedError, atomic_write, number, one_line, open_input, reason
+from .common import UNK, AnnotatedError, atomic_write, number, one_line, open_input, reason
 from .corpora import CORPORA, download, prepare
 from .data import Corpus, Pair, check_sources, digest, decode_lines, encode_pairs
 from .data import find_data, load_corpus, read_lines, read_pairs
-from .decoding import PRECISIONS, encode_sources, translate, with_precision
+from .decoding import PRECISIONS, encode_sources, n_best, translate, with_precision
 from .engine import DTYPES, out_of_memory
-from .evaluation import evaluate
+from .evaluation import TOKENIZATIONS, evaluate
 from .growth import grow, shrink_branches
 from .marian import export_marian
 from .study.microlingua import generate
@@ -175,7 +175,7 @@ def _corpus_vocabulary(
     tokenizer.save(path)
     return tokenizer
 
-# %% ../book/90_riga_di_comando.ipynb #3410d59a
+# %% ../book/90_riga_di_comando.ipynb #bea70993
 def _corpora(
     args: argparse.Namespace, folder: Path, tokenizer: Tokenizer | None, max_len: int
 ) -> tuple[Tokenizer, Corpus, Corpus]:  # vocabolario, addestramento, validazione
@@ -197,6 +197,11 @@ def _corpora(
         if not len(corpus):
             told = f"nessuna coppia di {name} entra in {max_len} pezzi"
             raise AnnotatedError(f"{args.data}: {told}. Dividi le frasi.")
+        if (unknown := (corpus.tokens == UNK).mean()) > 0.001:
+            told = f"{name}: {number(unknown, '.1%')} dei pezzi non è nel vocabolario"
+            if args.init and unknown > 0.05:
+                raise AnnotatedError(f"{told} di {args.init}. Addestra da capo, senza --init.")
+            _say(f"{told}: il modello non saprà né leggerli né scriverli")
         if corpus.skipped:
             _say(f"{name}: scartate {number(corpus.skipped)} coppie più lunghe di {max_len} pezzi")
     return tokenizer, training, validation
@@ -485,7 +490,7 @@ class _Arriving:
         line, self.arrived = self.arrived[:end], self.arrived[end:]
         return line
 
-# %% ../book/90_riga_di_comando.ipynb #668c7d78
+# %% ../book/90_riga_di_comando.ipynb #a776acc8
 def _sentences(args: argparse.Namespace) -> tuple[str, _Chunks]:
     "Da dove vengono le frasi da tradurre, e le frasi, a gruppi."
     if args.text is not None:
@@ -504,34 +509,76 @@ def _print(text: str) -> None:
     print(text, flush=True)
 
 
+def _good(
+    tokenizer: Tokenizer, chunk: list[str], max_len: int, origin: str, first: int
+) -> tuple[list[str], AnnotatedError | None]:
+    "Le frasi che precedono la prima che non si può tradurre, e l'errore di quella."
+    for n, text in enumerate(chunk):
+        try:
+            encode_sources(tokenizer, [text], max_len, origin, first + n)
+        except AnnotatedError as error:
+            return chunk[:n], error
+    return chunk, None
+
+
+def _unknown(tokenizer: Tokenizer, sentences: list[str]) -> set[str]:
+    "I caratteri che il vocabolario non ha."
+    encoded = zip(sentences, tokenizer.encode(sentences), strict=True)
+    letters = list({letter for text, ids in encoded if UNK in ids for letter in text})
+    return {letter for letter, ids in zip(letters, tokenizer.encode(letters), strict=True) if UNK in ids}
+
+
+def _translations(
+    args: argparse.Namespace, model: Transformer, tokenizer: Tokenizer, origin: str, chunks: _Chunks
+) -> Iterator[str]:  # le righe da scrivere
+    told: set[str] = set()
+    for first, chunk in chunks:
+        good, error = _good(tokenizer, chunk, model.config.max_len, origin, first)
+        if new := _unknown(tokenizer, good) - told:
+            told |= new
+            letters = " ".join(sorted(new))
+            _say(f"{origin}: il modello non legge i caratteri che il suo vocabolario non ha: {letters}")
+        found = n_best(
+            model, tokenizer, good, args.beam, args.alpha, args.max_tokens,
+            progress=len(good) > 1, origin=origin, first=first,
+        )  # fmt: skip
+        for line, hypotheses in enumerate(found, first):
+            if args.n_best:
+                yield from (f"{line}\t{score:.4f}\t{text}" for score, text in hypotheses[: args.n_best])
+            else:
+                yield hypotheses[0][1]
+        if error:  # ciò che veniva prima è tradotto
+            raise error
+
+
+def _check_output(path: Path | None) -> None:
+    if path and path.is_dir():
+        raise AnnotatedError(f"{path}: è una cartella. Aggiungi il nome del file.")
+
+
 def _translate(args: argparse.Namespace) -> None:
     if args.text is not None and args.input:
         raise AnnotatedError("o una frase o --input, non tutti e due.")
-    if args.output and args.output.is_dir():
-        raise AnnotatedError(f"{args.output}: è una cartella. Aggiungi il nome del file.")
-    if args.input and args.output and args.input.resolve() == args.output.resolve():
+    _check_output(args.output)
+    if args.input and args.output and os.path.realpath(args.input) == os.path.realpath(args.output):
         raise AnnotatedError(f"{args.output}: è anche il file da tradurre. Scegli un altro --output.")
+    if (args.n_best or 0) > args.beam:
+        raise AnnotatedError(f"--n-best {args.n_best}: le ipotesi sono {args.beam}. Alza --beam.")
     model, tokenizer = _model(args)
     origin, chunks = _sentences(args)
     if args.input:  # un file sbagliato si rifiuta prima di cominciare
         for first, chunk in _chunks(read_lines(args.input)):
             encode_sources(tokenizer, chunk, model.config.max_len, origin, first)
 
-    def translations() -> Iterator[str]:
-        for first, chunk in chunks:
-            yield from translate(
-                model, tokenizer, chunk, args.beam, args.alpha, args.max_tokens,
-                progress=len(chunk) > 1, origin=origin, first=first,
-            )  # fmt: skip
-
+    lines = _translations(args, model, tokenizer, origin, chunks)
     if args.output:
         with atomic_write(args.output) as file:
-            file.writelines(f"{text}\n".encode() for text in translations())
+            file.writelines(f"{line}\n".encode() for line in lines)
     else:
-        for text in translations():
-            _print(text)
+        for line in lines:
+            _print(line)
 
-# %% ../book/90_riga_di_comando.ipynb #62b30f88
+# %% ../book/90_riga_di_comando.ipynb #b9848ee3
 def _add_decoding(p: argparse.ArgumentParser) -> None:
     "Le opzioni di chi traduce."
     add = p.add_argument
@@ -551,11 +598,14 @@ def _add_translate(commands: Any) -> None:
     add("text", nargs="?", metavar="FRASE", help="la frase da tradurre; senza, legge lo standard input")
     add("--input", type=Path, metavar="FILE", help="traduce un file, una frase per riga (anche .xz)")
     add("--output", type=Path, metavar="FILE", help="scrive qui invece che sullo standard output")
+    ranked = "di ogni frase le N ipotesi migliori: riga, punteggio e testo, separati da tabulazioni"
+    add("--n-best", type=_positive, metavar="N", help=ranked)
     p.set_defaults(run=_translate)
     _add_decoding(p)
 
-# %% ../book/90_riga_di_comando.ipynb #e689f65b
+# %% ../book/90_riga_di_comando.ipynb #c52880d9
 def _evaluate(args: argparse.Namespace) -> None:
+    _check_output(args.output)
     pairs = list(read_pairs(args.pairs))
     model, tokenizer = _model(args)
     limit, encoded = model.config.max_len, tokenizer.encode([pair.source for pair in pairs])
@@ -571,15 +621,21 @@ def _evaluate(args: argparse.Namespace) -> None:
         model, tokenizer, [pair.source for pair in pairs], args.beam, args.alpha, args.max_tokens,
         progress=True, origin=str(args.pairs),
     )  # fmt: skip
+    if args.output:
+        with atomic_write(args.output) as file:
+            file.writelines(f"{text}\n".encode() for text in hypotheses)
     _print(one_line(f"{args.pairs}: {len(pairs)} frasi, beam {args.beam}, alfa {args.alpha}"))
-    _print(str(evaluate(hypotheses, [pair.target for pair in pairs])))
+    _print(str(evaluate(hypotheses, [pair.target for pair in pairs], args.tokenize)))
 
-# %% ../book/90_riga_di_comando.ipynb #4ed7e86e
+# %% ../book/90_riga_di_comando.ipynb #8d30160c
 def _add_evaluate(commands: Any) -> None:
     p = commands.add_parser("evaluate", help="traduce un file di coppie e misura BLEU e chrF")
     p.add_argument(
         "pairs", type=Path, metavar="FILE.tsv", help="tre colonne: fonte, frase, traduzione (anche .xz)"
     )
+    p.add_argument("--output", type=Path, metavar="FILE", help="scrive qui le traduzioni")
+    words = "come BLEU divide le parole (predefinita: 13a; per il cinese zh, o char)"
+    p.add_argument("--tokenize", choices=TOKENIZATIONS, default="13a", help=words)
     p.set_defaults(run=_evaluate)
     _add_decoding(p)
 

@@ -266,7 +266,7 @@ def _cached(folder: Path, vocab_size: int) -> Corpus | None:
     except Exception:  # un file rovinato può far sollevare di tutto
         return None
 
-# %% ../book/12_dati.ipynb #b4345108
+# %% ../book/12_dati.ipynb #1fcea6b0
 def digest(
     files: Iterable[Path],
     *settings: Any,  # ciò che se ne fa: numeri, testi, liste
@@ -279,7 +279,7 @@ def digest(
     return key.hexdigest()[:16]
 
 
-FORMAT = 1  # cambia quando cambia ciò che sta nei file della cache
+FORMAT = 2  # cambia quando cambia ciò che sta nei file della cache
 
 
 def load_corpus(

@@ -4,11 +4,12 @@
 
 # %% auto #0
 __all__ = ['MAX_BEAM', 'MAX_ALPHA', 'PRECISIONS', 'Hypothesis', 'length_penalty', 'best_continuations', 'beam_search',
-           'encode_sources', 'translate', 'quantize_rows', 'with_precision']
+           'encode_sources', 'n_best', 'translate', 'quantize_rows', 'with_precision']
 
-# %% ../book/16_decodifica.ipynb #4326385f
+# %% ../book/16_decodifica.ipynb #4b8241a7
 import copy
 import math
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
@@ -130,10 +131,10 @@ def beam_search(
         tokens = pieces[keep].view(-1, 1)
     return finished.hypotheses()
 
-# %% ../book/16_decodifica.ipynb #18ee5407
+# %% ../book/16_decodifica.ipynb #ad362639
 def encode_sources(
     tokenizer: Tokenizer,
-    sentences: list[str],
+    sentences: Iterable[str],
     max_len: int,  # il limite del modello, in pezzi
     origin: str = "testo",  # da dove vengono, per i messaggi
     first: int = 1,  # il numero di riga della prima
@@ -141,6 +142,7 @@ def encode_sources(
     "Divide in pezzi le frasi da tradurre; `AnnotatedError`, con la riga, se una è vuota o troppo lunga."
     if isinstance(sentences, str):
         raise AnnotatedError(f"{origin}: serve una lista di frasi, non una frase sola. Scrivi [frase].")
+    sentences = list(sentences)
     for number, text in enumerate(sentences, first):
         try:
             text.encode()
@@ -157,25 +159,26 @@ def encode_sources(
             )
     return encoded
 
-# %% ../book/16_decodifica.ipynb #a6e034e4
+# %% ../book/16_decodifica.ipynb #03722c7c
 MAX_BEAM, MAX_ALPHA = 1000, 10  # oltre, la memoria finisce e le potenze non sono più numeri
 
 
-def translate(
+def n_best(
     model: Transformer,
     tokenizer: Tokenizer,
-    sentences: list[str],
+    sentences: Iterable[str],
     beam: int = 4,
     alpha: float = 0.6,
     max_tokens: int | None = None,  # posizioni di un lotto; None = 4096, su una GPU 32.768
     progress: bool = False,  # mostra l'avanzamento
     origin: str = "testo",  # da dove vengono le frasi e il numero della prima, per i messaggi d'errore
     first: int = 1,
-) -> list[str]:  # nello stesso ordine
-    """Traduce una lista di frasi; quelle di lunghezza simile insieme.
+) -> list[list[tuple[float, str]]]:  # nello stesso ordine; di ogni frase le ipotesi, dalla migliore
+    """Traduce le frasi, quelle di lunghezza simile insieme, e di ognuna rende fino a `beam` ipotesi.
 
-    Solleva `AnnotatedError`, prima di tradurre, se una frase è vuota o più lunga di `max_len`, o se `beam` o
-    `alpha` sono fuori misura.
+    Un'ipotesi è il suo punteggio (log-probabilità diviso `length_penalty`) e il testo. Solleva
+    `AnnotatedError`, prima di tradurre, se una frase è vuota o più lunga di `max_len`, o se `beam` o `alpha`
+    sono fuori misura.
     """
     if not 1 <= beam <= MAX_BEAM:
         raise AnnotatedError(f"beam = {beam}: le ipotesi vanno da 1 a {MAX_BEAM}.")
@@ -185,7 +188,7 @@ def translate(
     max_tokens = max_tokens or (32_768 if device.type == "cuda" else 4096)
     encoded = encode_sources(tokenizer, sentences, model.config.max_len, origin, first)
     order = sorted(range(len(encoded)), key=lambda i: -len(encoded[i]))
-    translations = [""] * len(encoded)
+    found: list[list[tuple[float, str]]] = [[]] * len(encoded)
     with tqdm(total=len(encoded), unit="frase", desc="traduzione", disable=not progress) as bar:
         while order:
             size = max(1, max_tokens // (beam * len(encoded[order[0]])))
@@ -194,11 +197,27 @@ def translate(
             if not all(best):
                 told = "il modello non sa dare un punteggio alle parole: i suoi pesi sono rovinati"
                 raise AnnotatedError(f"{told}. Copialo di nuovo.")
-            texts = tokenizer.decode([hypotheses[0].ids for hypotheses in best])
-            for i, text in zip(chunk, texts, strict=True):
-                translations[i] = text
+            for i, hypotheses in zip(chunk, best, strict=True):
+                texts = tokenizer.decode([hypothesis.ids for hypothesis in hypotheses])
+                found[i] = [(one.score, text) for one, text in zip(hypotheses, texts, strict=True)]
             bar.update(len(chunk))
-    return translations
+    return found
+
+
+def translate(
+    model: Transformer,
+    tokenizer: Tokenizer,
+    sentences: Iterable[str],
+    beam: int = 4,
+    alpha: float = 0.6,
+    max_tokens: int | None = None,
+    progress: bool = False,
+    origin: str = "testo",
+    first: int = 1,
+) -> list[str]:  # nello stesso ordine
+    "Di ogni frase l'ipotesi migliore: gli argomenti, e gli errori, sono quelli di `n_best`."
+    found = n_best(model, tokenizer, sentences, beam, alpha, max_tokens, progress, origin, first)
+    return [hypotheses[0][1] for hypotheses in found]
 
 # %% ../book/16_decodifica.ipynb #2980d04e
 def quantize_rows(

@@ -38,7 +38,7 @@ class Translator(NamedTuple):
         "Le traduzioni; `AnnotatedError` se una frase è vuota o troppo lunga (capitolo sulla decodifica)."
         return translate(self.model, self.tokenizer, sentences, beam, alpha)
 
-# %% ../book/84_in_cinque_minuti.ipynb #c93f55c9
+# %% ../book/84_in_cinque_minuti.ipynb #96899ec2
 MODELS = Path(common.__file__).resolve().parents[1] / "models"  # accanto ai sorgenti
 
 
@@ -52,12 +52,12 @@ def model_folders() -> Iterator[Path]:
 
 
 def load_pretrained(
-    name: str = "mini",  # un modello pubblicato, o una cartella scritta da `train` o da `save_model`
+    name: str | Path = "mini",  # un modello pubblicato, o una cartella scritta da `train` o da `save_model`
     device: str | torch.device = "cpu",
 ) -> Translator:
     "Carica un modello pubblicato con il libro, o la cartella `name`; `AnnotatedError` se non esiste."
     for folder in (Path(), *model_folders()):
-        if name and os.path.exists(folder / name / "config.json"):
+        if str(name) and os.path.exists(folder / name / "config.json"):
             return Translator(*load_model(folder / name, device))
     if os.path.isdir(name):
         return Translator(*load_model(name, device))  # che dice che cosa manca

@@ -51,7 +51,10 @@ def _explain(error: str, vocab_size: int) -> str:
         advice = f"al più {limit[1]}" if limit else "meno"
     return f"{what}: chiedine {advice} (--vocab-size)."
 
-# %% ../book/11_tokenizzazione.ipynb #5363ad58
+# %% ../book/11_tokenizzazione.ipynb #26f68d32
+_APOSTROPHES = str.maketrans("’ʼ´", "'''")  # come li scrivono telefoni e programmi di scrittura
+
+
 class Tokenizer:
     "Divide le frasi in pezzi (BPE) e le ricompone; un solo vocabolario per le due lingue."
 
@@ -74,8 +77,9 @@ class Tokenizer:
         return hashlib.sha256(self.model).hexdigest()
 
     def encode(self, sentences: list[str]) -> list[list[int]]:
-        "Gli indici dei pezzi di ogni frase, senza inizio né fine di frase."
-        return self._processor.encode(sentences, num_threads=-1)
+        "Gli indici dei pezzi di ogni frase, senza inizio né fine di frase; «’» vale «'»."
+        plain = [sentence.translate(_APOSTROPHES) for sentence in sentences]
+        return self._processor.encode(plain, num_threads=-1)
 
     def decode(self, ids: list[list[int]]) -> list[str]:
         "Da indici a frasi; i pezzi speciali spariscono."
@@ -120,9 +124,10 @@ class Tokenizer:
         Solleva `AnnotatedError` se il testo è troppo poco per `vocab_size` pezzi.
         """
         output, chosen = io.BytesIO(), reservoir_sample(sentences, max_sentences, seed)
+        plain = (sentence.translate(_APOSTROPHES) for sentence in chosen)
         try:
             spm.SentencePieceTrainer.train(
-                sentence_iterator=iter(chosen), model_writer=output, model_type="bpe", vocab_size=vocab_size,
+                sentence_iterator=plain, model_writer=output, model_type="bpe", vocab_size=vocab_size,
                 pad_id=PAD, unk_id=UNK, bos_id=BOS, eos_id=EOS, character_coverage=0.9999,
                 num_threads=2, minloglevel=2,
             )  # fmt: skip

@@ -297,7 +297,7 @@ def _validate(run: Run, validation: Corpus) -> float:  # la perdita di validazio
         _to_tensorboard(run.folder, progress.log)
     return valid
 
-# %% ../book/15_addestramento.ipynb #64c9108f
+# %% ../book/15_addestramento.ipynb #27655ef3
 @contextmanager
 def _signals() -> Iterator[list[int]]:
     "Una lista in cui finiscono i segnali ricevuti: chi lavora la guarda fra un passo e l'altro."
@@ -305,7 +305,9 @@ def _signals() -> Iterator[list[int]]:
     if threading.current_thread() is not threading.main_thread():
         yield received  # solo il filo principale può ricevere segnali
         return
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    names = ("SIGINT", "SIGTERM", "SIGHUP")  # l'ultimo: si è chiuso il terminale; in Windows non c'è
+    stops = [getattr(signal, name) for name in names if hasattr(signal, name)]
+    handlers = {number: signal.getsignal(number) for number in stops}
     # chi ignora un segnale, come un comando in secondo piano, continui a ignorarlo
     before: dict[int, Any] = {n: h for n, h in handlers.items() if h not in (signal.SIG_IGN, None)}
 
@@ -331,7 +333,7 @@ def _check_agreement(*facts: Any) -> None:
         different = "dati, vocabolario o stato diversi da quelli degli altri"
         raise AnnotatedError(f"processo {rank}: {different}. Copia la stessa cartella su ogni macchina.")
 
-# %% ../book/15_addestramento.ipynb #f65e0262
+# %% ../book/15_addestramento.ipynb #46ed1fbe
 def check_folder(folder: Path, resume: bool) -> None:
     """Solleva `AnnotatedError` se in `folder` non si può addestrare senza toccare ciò che c'è già.
 
@@ -362,14 +364,14 @@ def _start(run: Run, resume: bool) -> None:
         try:
             saved = load_state(path, run.model, run.optimizer, run.tokenizer)
             run.progress = Progress(**{name: saved[name] for name in asdict(run.progress)})
-            before = {"validation": stream["validation"]}  # di chi è cominciato quando non c'era
+            before = {name: stream[name] for name in ("training", "validation")}  # manca negli stati vecchi
             run.progress.stream = before | run.progress.stream
             begun = {name: run.progress.stream[name] for name in stream}
         except (KeyError, TypeError, ValueError) as error:
             raise AnnotatedError(
                 f"{path}: non è lo stato di un addestramento. Parti dai pesi con --init in un'altra --out."
             ) from error
-        for name in ("tokens", "validation"):
+        for name in ("tokens", "training", "validation"):
             if stream[name] != begun[name]:
                 told = "i dati non sono quelli con cui l'addestramento è cominciato"
                 ready = (run.folder / "config.json").exists()
@@ -493,7 +495,7 @@ def _steps(run: Run, training: Corpus, validation: Corpus) -> None:
         if progress.step < config.max_steps or progress.step == before:
             _tell(bar, _why(run))
 
-# %% ../book/15_addestramento.ipynb #40be3572
+# %% ../book/15_addestramento.ipynb #db80ba1e
 def train(
     model: Transformer,
     tokenizer: Tokenizer,
@@ -508,7 +510,7 @@ def train(
 
     Solleva `AnnotatedError` se mancano i dati, se il vocabolario non è quello del modello, se `folder`
     contiene già un modello e non lo si riprende, o se la perdita non è più un numero: lo stato salvato
-    resta l'ultimo buono. A SIGTERM o SIGINT salva e solleva `KeyboardInterrupt`. Con `torchrun` la
+    resta l'ultimo buono. A SIGTERM, SIGINT o SIGHUP salva e solleva `KeyboardInterrupt`. Con `torchrun` la
     eseguono tutti i processi.
     """
     if not (len(training) and len(validation)):
@@ -517,7 +519,7 @@ def train(
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")  # su CPU: quante forme di lotto ricorda
     device = next(model.parameters()).device
     stream = {"seed": config.seed, "max_tokens": config.max_tokens, "tokens": len(training.tokens)}
-    stream["validation"] = zlib.crc32(validation.tokens.tobytes())  # le sue perdite si confrontano
+    stream |= {"training": zlib.crc32(training.tokens.data), "validation": zlib.crc32(validation.tokens.data)}
     optimizer, scaler = make_optimizer(model), new_scaler(device, config.precision)
     run = Run(model, tokenizer, config, Path(folder), optimizer, scaler, Progress(stream))
     with reserved(run.folder) if rank_and_size()[0] == 0 else nullcontext():

@@ -249,6 +249,52 @@ def test_bad_text(model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
     assert [p.name for p in tmp_path.iterdir()] == ["en.txt"]
 
 
+def test_what_precedes_a_bad_line_is_translated(model: Path) -> None:
+    "Ciò che arriva da un altro programma non si può rileggere prima: ciò che è arrivato non si perde."
+    text = "The dog saw the car.\nThe cat saw the car.\n\nThe dog.\n"
+    command = [ANNOTATED, "translate", "--model", str(model)]
+    done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
+    assert_refused(done.returncode, done.stderr, "standard input, riga 3: frase vuota")
+    assert len(done.stdout.splitlines()) == 2
+
+
+def test_n_best(capsys: pytest.CaptureFixture[str]) -> None:
+    sentence = "The dog didn't see the car because it was tired."
+    assert main(["translate", "--model", "mini", "--n-best", "3", sentence]) == 0
+    rows = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    assert [row[0] for row in rows] == ["1"] * 3
+    assert sorted((float(row[1]) for row in rows), reverse=True) == [float(row[1]) for row in rows]
+    main(["translate", "--model", "mini", sentence])
+    assert capsys.readouterr().out.rstrip() == rows[0][2]
+
+
+def test_typographic_apostrophe_and_unknown_letters(capsys: pytest.CaptureFixture[str]) -> None:
+    told = {}
+    for sentence in ("The dog didn't see the car.", "The dog didn’t see the car.", "The dog didn't see the €ar."):
+        assert main(["translate", "--model", "small-en-it", sentence]) == 0
+        told[sentence] = capsys.readouterr()
+    straight, curly, unknown = told.values()
+    assert curly.out == straight.out and " non " in straight.out
+    assert "vocabolario non ha" not in straight.err + curly.err
+    assert unknown.err.rstrip().endswith("il modello non legge i caratteri che il suo vocabolario non ha: €")
+
+
+def test_evaluation_keeps_the_translations(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "prova.tsv").write_text("x\tThe dog saw the car.\tIl cane vide la macchina.\n" * 2, "utf-8")
+    options = ["--output", str(tmp_path / "it.txt"), "--tokenize", "char"]
+    assert main(["evaluate", "--model", "mini", str(tmp_path / "prova.tsv"), *options]) == 0
+    assert len((tmp_path / "it.txt").read_text("utf-8").splitlines()) == 2
+    assert "tok:char" in capsys.readouterr().out
+
+
+def test_a_language_the_vocabulary_cannot_write(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    for name in ("train", "valid"):
+        rows = [f"x\tThe dog saw {i} cars.\tСобака видела {i} машин.\n" for i in range(20)]
+        (tmp_path / f"{name}.tsv").write_text("".join(rows), "utf-8")
+    code = main(["train", "--data", str(tmp_path), "--init", "mini", "--out", str(tmp_path / "out")])
+    assert_refused(code, capfd.readouterr().err, "dei pezzi non è nel vocabolario di mini. Addestra da capo")
+
+
 BAD_OPTIONS = [
     ("preset", ["train", "--config", "enorme"], "configurazione «enorme» sconosciuta"),
     ("pezzi", ["train", "--vocab-size", "8"], "8 pezzi non basta ai caratteri del testo: chiedine almeno"),
@@ -256,6 +302,7 @@ BAD_OPTIONS = [
     ("codifica", ["translate", "--model", "mini", "caff\udce9"], "frase, riga 1: non è UTF-8"),
     ("fattore infinito", ["train", "--factor", "inf"], "serve un numero positivo, non «inf»"),
     ("stesso file", ["translate", "--input", "en.txt", "--output", "./en.txt"], "en.txt: è anche il file da tradurre"),
+    ("ipotesi di troppo", ["translate", "--n-best", "5", "Hi."], "--n-best 5: le ipotesi sono 4. Alza --beam."),
     ("uscita", ["translate", "--model", "mini", "--output", "/tmp", "Hi."], "/tmp: è una cartella"),
     ("ipotesi", ["translate", "--beam", "0", "Hi."], "serve un intero positivo, non «0»"),
     ("numero", ["train", "--max-steps", "-3"], "serve un intero positivo, non «-3»"),
@@ -312,7 +359,7 @@ def test_memory_ends_while_translating(
     def fails(*_: object, **__: object) -> list[str]:
         raise error
 
-    monkeypatch.setattr(cli, "translate", fails)
+    monkeypatch.setattr(cli, "n_best", fails)
     command = ["translate", "--model", str(model), "The dog."]
     if str(error) == "altro":
         with pytest.raises(RuntimeError, match="altro"):

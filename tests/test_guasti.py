@@ -562,6 +562,14 @@ def test_other_validation_sentences_are_refused(setting: Setting, tmp_path: Path
     assert run(setting, tmp_path, resume=True) > 0
 
 
+def test_other_training_sentences_are_refused(setting: Setting, tmp_path: Path) -> None:
+    run(setting, tmp_path, max_steps=20)
+    tokenizer, corpus, validation = setting
+    shuffled = Corpus(corpus.tokens[::-1].copy(), corpus.offsets)  # altrettanti pezzi, in un altro ordine
+    with pytest.raises(AnnotatedError, match="i dati non sono quelli"):
+        run((tokenizer, shuffled, validation), tmp_path, resume=True)
+
+
 def test_why_it_stops_is_said(setting: Setting, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run(setting, tmp_path, patience=1, factor=0.0, valid_every=10, average=1)
     assert "fermo al passo 20 di 40: validazioni senza migliorare, 1" in capsys.readouterr().err

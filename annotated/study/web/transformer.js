@@ -22,6 +22,7 @@ const TOP = 5; // quanti candidati si tengono a ogni passo
 // ogni segno bianco o invisibile. La tilde larga resta com'è.
 const REMOVED = /[\x01-\x08\x0b\x0e-\x1f\x7f\x8f\x9f]/g;
 const BLANK = /[\t\n\f\r\u061c\u1680\u200b\u200c\u200e\u200f\u2028\u2029\u2581\ufeff\ufffd]/g;
+const APOSTROPHES = /[’ʼ´]/g; // come li scrivono telefoni e programmi di scrittura
 const ORDINARY = new RegExp(`[^${REMOVED.source.slice(1, -1)}${BLANK.source.slice(1, -1)}\uff5e]+`, "g");
 
 class Tokenizer {
@@ -32,7 +33,7 @@ class Tokenizer {
 
   // Da una frase agli indici dei suoi pezzi, EOS compreso.
   encode(text) {
-    const plain = text.replace(ORDINARY, (run) => run.normalize("NFKC")).replace(REMOVED, "").replace(BLANK, " ");
+    const plain = text.replace(APOSTROPHES, "'").replace(ORDINARY, (run) => run.normalize("NFKC")).replace(REMOVED, "").replace(BLANK, " ");
     const words = plain.split(" ").filter((word) => word);
     return [...words.flatMap((word) => this.encodeWord(SPACE + word)), EOS];
   }
