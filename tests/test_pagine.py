@@ -223,6 +223,16 @@ def test_menus_open(visit: Visit) -> None:
             expect(page.locator(".bd-sidebar-primary")).to_be_hidden()
 
 
+def test_the_page_contents_close_once_chosen(visit: Visit) -> None:
+    page = visit.page
+    page.goto(f"file://{HTML / '02_attenzione.html'}")
+    page.locator(".secondary-toggle:visible").click()
+    panel = page.locator("#pst-secondary-sidebar-modal")
+    panel.locator("a").nth(2).click()
+    expect(panel).not_to_have_attribute("open", "")
+    assert page.evaluate("scrollY") > 0
+
+
 def test_buttons_above_open(visit: Visit) -> None:
     "Un tocco apre, un altro chiude: anche dove non c'è un puntatore da tenervi sopra."
     page = visit.page
@@ -231,7 +241,10 @@ def test_buttons_above_open(visit: Visit) -> None:
         menu = page.locator(".article-header-buttons .dropdown", has=page.locator("a", has_text=name))
         button = menu.locator("button")
         button.click()
-        expect(menu.get_by_text(name)).to_be_visible()
+        entry = menu.get_by_text(name)
+        expect(entry).to_be_visible()
+        box = entry.bounding_box()
+        assert box and box["x"] >= 0 and box["x"] + box["width"] <= page.viewport_size["width"]  # dentro lo schermo
         expect(button).to_have_attribute("aria-expanded", "true")
         button.click()
         expect(button).to_have_attribute("aria-expanded", "false")

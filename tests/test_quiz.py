@@ -169,3 +169,13 @@ def test_answers_are_there_without_javascript_and_in_print(browser: Browser) -> 
     page.emulate_media(media="print")
     expect(answer).to_be_visible()
     context.close()
+
+
+def test_buttons_are_dressed(visit: Visit) -> None:
+    "Li fa `quiz.js`: lo stile deve restare nella pagina."
+    visit.page.goto(f"file://{PAGE}")
+    button = visit.page.locator(".quiz-tasto").first
+    assert button.evaluate("e => getComputedStyle(e).borderRadius") != "0px"
+    visit.page.locator(".quiz-scelta summary").click()
+    label, following = (visit.page.locator(".quiz-scelta label").nth(n).bounding_box() for n in range(2))
+    assert label and following and (label["y"] < following["y"] or label["x"] + label["width"] + 4 <= following["x"])

@@ -385,6 +385,7 @@ def test_bad_sentences_and_missing_weights(visit: Visit, folders: dict[str, Path
     translate(page, "The cat " * 60)
     page.get_by_role("button", name="Carica il modello").click()
     expect(page.locator(".stato")).to_contain_text("il modello ne legge al più 64")
+    expect(page.locator(".risposta .titolo")).to_have_text(f"Traduzione di «{SENTENCES[0]}»:")  # quella di prima
     translate(page, "\u200b\x01")  # segni invisibili: per il modello non c'è nulla
     expect(page.locator(".stato")).to_contain_text("Scrivi una frase")
 

@@ -529,7 +529,7 @@ function drawLegend(v) {
   const notch = (x) => [html("span", { class: "tacca", style: `--velo: ${tone(x)}` }), html("span", {}, number(x))];
   const scale = ["peso", ...[0.05, 0.1, 0.25, 0.5, 1].flatMap(notch), "ogni riga somma a 1"];
   const least = Math.min(...v.drawings.map(({ panel }) => thin(panel))).toLocaleString("it", { maximumSignificantDigits: 1 });
-  const words = `Più una linea è scura e spessa, più il peso è grande; sotto ${least} non è disegnata. I pesi di chi guarda sommano a 1.`;
+  const words = `Più una linea è netta e spessa, più il peso è grande; sotto ${least} non è disegnata. I pesi di chi guarda sommano a 1.`;
   return html("p", { class: "nota legenda" }, ...(v.state.view === "matrix" ? scale : [words]));
 }
 
@@ -867,6 +867,11 @@ function start(id, css, data) {
   }
 }
 
+// Se la figura sta in una soluzione chiusa, la apre.
+function reveal(host) {
+  host.closest(".toggle-hidden")?.querySelector(".toggle-button")?.click();
+}
+
 async function mount(host, css, data) {
   const { names, pairs, levels, colors, anchor } = data, sentences = await readMaps(data);
   whenNear(host, anchor, () => {
@@ -877,6 +882,7 @@ async function mount(host, css, data) {
       const fields = fieldsOf(anchor);
       if (!fields) return;
       viewer.set(fromFields(viewer.scene, viewer.state, fields));
+      reveal(host);
       host.scrollIntoView({ block: "center" });
     };
     addEventListener("hashchange", recall);

@@ -240,7 +240,9 @@ def lighten(app: Sphinx, error: Exception | None) -> None:
     (static / "tutto.js").write_text(program, "utf-8")
     version = sha256(program.encode()).hexdigest()[:8]
     pages = {path: light_code(path.read_text("utf-8")) for path in Path(app.outdir).glob("*.html")}
-    used = names_used((SHEET.sub("", page) for page in pages.values()), program)
+    loaded = {name for page in pages.values() for name in re.findall(r'<script[^>]* src="_static/([^"?]+)', page)}
+    programs = program + "".join((static / name).read_text("utf-8") for name in sorted(loaded))
+    used = names_used((SHEET.sub("", page) for page in pages.values()), programs)
     sheet = f'<style id="foglio">{one_sheet(app, static, used, program)}</style>'
     for path, page in pages.items():
         page = SHEET.sub(lambda _: sheet, page)

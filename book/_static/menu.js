@@ -20,6 +20,11 @@
   document.querySelectorAll("pre, .cell_output > .output").forEach((box) => watch.observe(box));
 })();
 
+// L'indice della pagina, scelta una voce, si chiude.
+document.getElementById("pst-secondary-sidebar-modal")?.addEventListener("click", (event) => {
+  if (event.target.closest("a")) event.currentTarget.close();
+});
+
 // I menu in alto a destra: si aprono con il puntatore o da tastiera, si chiudono con Esc o toccando altrove.
 for (const button of document.querySelectorAll('[data-bs-toggle="dropdown"]')) {
   const menu = button.nextElementSibling, whole = button.parentElement;

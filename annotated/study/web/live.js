@@ -118,20 +118,26 @@ class LiveBox {
     this.offer.hidden = true;
     if (text !== this.asked) this.picked = null;
     this.asked = text;
+    if (this.result) this.refresh(); // la traduzione che resta in vista dice di quale frase è
     this.warning.textContent = this.warn(text);
     if (!text) return this.say(NOTHING);
     if (!this.live) return this.known(text) && !this.off.size ? this.finish(this.known(text)) : this.ask();
-    const { model, tokenizer } = this.live, ids = tokenizer.encode(text), max = model.config.max_len;
+    const ids = this.live.tokenizer.encode(text), max = this.live.model.config.max_len;
     if (ids.length < 2) return this.say(NOTHING); // di soli segni invisibili
     if (ids.length > max) return this.say(`La frase ha ${ids.length} pezzi: il modello ne legge al più ${max}. Accorciala.`);
     this.say("Traduco…");
     await pause();
-    if (mine !== this.run) return;
+    if (mine === this.run) this.write(text, ids, mine);
+  }
+
+  // Scrive la traduzione un pezzo alla volta, e ogni tanto la mostra.
+  async write(text, ids, mine) {
+    const { model, tokenizer } = this.live;
     model.off = new Set();
     if (this.off.size) this.plain = tokenizer.decode(model.greedy(ids));
     model.off = this.off;
     const { picked } = this, { focus, k } = this.viewer.state, steps = [];
-    let spent = 0, drawn = performance.now();
+    let spent = 0, drawn = performance.now(), cost = 0; // di tutto il tempo, il disegno ne prende al più un quinto
     const timed = (work) => { // il tempo è quello del calcolo, non quello del disegno
       const start = performance.now(), value = work();
       spent += performance.now() - start;
@@ -141,14 +147,15 @@ class LiveBox {
     const result = () => liveResult(this.live, text, ids, encoded, steps);
     for (let step; !(step = timed(() => writing.next())).done;) {
       steps.push(step.value);
-      if (performance.now() - drawn < REDRAW) continue;
+      const start = performance.now();
+      if (start - drawn < Math.max(REDRAW, 4 * cost)) continue;
       const now = result(); // mentre scrive si guarda l'ultimo pezzo, poi si torna a quello scelto
       this.picked = steps.length - 1;
       this.show(now, k === ENCODER ? {} : { focus: { panel: 0, query: writtenOf(now)[this.viewer.state.words ? "words" : "pieces"].length - 1, key: null } });
       await pause();
       if (mine !== this.run) return;
       model.off = this.off; // il modello è di tutte le caselle della pagina: intanto un'altra può averlo usato
-      drawn = performance.now();
+      [drawn, cost] = [performance.now(), performance.now() - start];
     }
     this.picked = picked;
     this.finish(result(), `${steps.length} pezzi in ${duration(spent)}, qui nel tuo browser.`, { focus });
@@ -266,7 +273,8 @@ class LiveBox {
 
   refresh() {
     this.drawChoices();
-    fill(this.answer, [html("p", { class: "traduzione", lang: "it" }, this.result.translation), this.drawTools()]);
+    const { text } = this.result, before = text !== this.asked && html("p", { class: "titolo" }, "Traduzione di «", html("i", { lang: "en" }, text), "»:");
+    fill(this.answer, [before, html("p", { class: "traduzione", lang: "it" }, this.result.translation), this.drawTools()]);
     fill(this.candidates, this.drawCandidates());
     fill(this.pieces, [this.drawRow("source", "en", "L'inglese, in pezzi"), this.drawRow("written", "it", "L'italiano, un pezzo alla volta")]);
   }
@@ -361,6 +369,7 @@ class LiveBox {
     this.box.value = this.asked = (fields.get("frase") ?? "").trim();
     this.wanted = fromFields({ sentences: [this.ready[m][0].maps] }, this.viewer.state, fields);
     if (this.known(this.asked)) this.show(this.known(this.asked), this.wanted); // si vede subito, anche se poi serve il modello
+    reveal(this.host);
     this.host.scrollIntoView();
     this.translate();
     return true;
