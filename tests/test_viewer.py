@@ -90,6 +90,8 @@ BAD: list[tuple[str, Callable[[], object], str]] = [
     ("attenzione", lambda: attention_view(maps()[:1], kind="cross"), "ci sono encoder"),
     ("strato zero", lambda: attention_view(maps(), layer=0), "3 strati di 4 teste"),
     ("riga", lambda: attention_view(maps(), focus=len(SOURCE)), "riga 8: ce ne sono 8"),
+    ("seconda frase", lambda: attention_view(maps()[:1], second=8), "second = 8"),
+    ("due frasi, incrociata", lambda: attention_view(maps(), second=2), "second = 2"),
     ("riga negativa", lambda: attention_view(maps(), focus=-1), "riga -1: ce ne sono 8"),
     ("ferma, testa", lambda: attention_view(maps()).figure(heads=[0]), "3 strati di 4 teste"),
     ("ferma, strato", lambda: attention_view(maps()).figure("cross", layer=3), "2 strati di 1 teste"),
@@ -811,6 +813,27 @@ def test_a_model_of_others(visit: Visit, tmp_path: Path) -> None:
     assert texts(page.locator("svg .numero"))[2:] == ["–"] * 3  # ciò che viene dopo non si vede
     page.get_by_text("parole intere").click()
     assert labels(page, "query") == ["The", "cat", "sat", "."]
+
+
+def test_two_sentences_read_together(visit: Visit, tmp_path: Path) -> None:
+    pieces = ["[CLS]", "a", "cat", "[SEP]", "it", "sl", "##eps", "[SEP]"]
+    w = weights(1, 1, 8, 8, scale=0.3)  # ogni peso è più di 0,02
+    page = opened(visit, attention_view([AttentionMap("self", w, pieces, pieces)], second=4), tmp_path)
+    lines = page.locator(".insieme path")
+    assert lines.count() == 64
+    for block, n in (("A → A", 16), ("A → B", 16), ("tutto", 64), ("B → B", 16)):
+        page.get_by_text(block, exact=True).click()
+        assert lines.count() == n
+    page.get_by_text("parole intere").click()
+    assert lines.count() == 9  # «it», «sleeps» e la fine
+    choose(page, "query", 5)
+    np.testing.assert_allclose(
+        numbers(page),
+        by_words(AttentionMap("self", w, open_words(pieces), open_words(pieces))).weights[0, 0, 5, 4:],
+        atol=0.006,
+    )
+    page.reload()
+    assert lines.count() == 64  # l'indirizzo cambia soltanto se lo si chiede
 
 
 def test_spread_weights_are_drawn(visit: Visit, tmp_path: Path) -> None:

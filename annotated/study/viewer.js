@@ -14,6 +14,7 @@ const ROLES = {
   self: { name: "attenzione", looks: "guarda", query: "chi guarda", key: "chi è guardato" }, // di un modello qualunque
   cross: { name: "incrociata", looks: WHILE, query: `chi guarda (${WRITING})`, key: `chi è guardato (${SOURCE})` },
 };
+const BLOCKS = [["all", "tutto"], ["aa", "A → A"], ["ab", "A → B"], ["ba", "B → A"], ["bb", "B → B"]]; // di due frasi lette insieme
 const MORE = "#0b8a83", LESS = "#c2408f"; // nella differenza: di più e di meno nella seconda frase
 const THIN = 0.02; // d'insieme, una linea più leggera di così non si disegna
 const MANY = 4; // con più canali, di un pezzo si legge soltanto chi guarda
@@ -166,10 +167,18 @@ function channels(v) {
   return heads.map((h) => ({ name: called(v, [h]), color: color(v, h), heads: [h] }));
 }
 
+// Se il modello legge due frasi insieme, quali pesi si disegnano: quelli di un blocco, o tutti.
+function drawn(v) {
+  const { scene: { second }, state: { block, words } } = v, { query, key } = mapOf(v);
+  if (!second || block === "all") return () => true;
+  const [rows, columns] = [query, key].map(({ index }) => (words ? index[second] : second)), [from, to] = block;
+  return (i, j) => (i < rows ? "a" : "b") === from && (j < columns ? "a" : "b") === to;
+}
+
 // Un pannello è ciò che si disegna: le etichette di righe e colonne e, per ogni canale, una matrice.
-function sentencePanel(v, s, l, drawn) {
-  const filled = drawn.map((channel) => ({ ...channel, matrix: meanMatrix(mapOf(v, s), l, channel.heads, v.state.words) }));
-  return { id: s, name: isPair(v) ? v.scene.names[s] : "", rows: labels(v, s, "query"), columns: labels(v, s, "key"), channels: filled };
+function sentencePanel(v, s, l, shown) {
+  const filled = shown.map((channel) => ({ ...channel, matrix: meanMatrix(mapOf(v, s), l, channel.heads, v.state.words) }));
+  return { id: s, name: isPair(v) ? v.scene.names[s] : "", rows: labels(v, s, "query"), columns: labels(v, s, "key"), channels: filled, drawn: drawn(v) };
 }
 function differencePanel(v, l, heads) {
   const [a, b] = [0, 1].map((s) => meanMatrix(mapOf(v, s), l, heads, v.state.words));
@@ -233,6 +242,7 @@ function toFields(v) {
   const fields = { guarda: mapOf(v).kind, strato: l + 1, teste: heads.map((h) => h + 1).join("_") };
   if (state.words) fields.parole = 1;
   if (state.average) fields.media = 1;
+  if (state.block !== "all") fields.blocco = state.block;
   if (state.view === "matrix") fields.vista = "matrice";
   if (isPair(v) && state.show !== "both") fields.frasi = SHOWS[state.show];
   if (at?.panel) fields.su = SHOWS[at.panel];
@@ -251,6 +261,7 @@ function fromFields(scene, state, fields) { // `fields` viene da fuori: ciò che
   return {
     ...state, k, at, words: fields.has("parole"), average: fields.has("media"), over: null,
     view: fields.get("vista") === "matrice" ? "matrix" : "lines",
+    block: BLOCKS.some(([name]) => scene.second && name === fields.get("blocco")) ? fields.get("blocco") : "all",
     show: pair && named("frasi") >= 0 ? String(named("frasi")) : "both",
     focus: query === null && key === null ? null : { panel: pair ? Math.max(0, named("su")) : 0, query, key },
   };
@@ -284,6 +295,7 @@ function drawControls(v) {
   return [
     kinds.length > 1 && choice("k", "Attenzione", kinds, String(state.k), (k) => v.set({ k: Number(k) })),
     choice("view", "Vista", [["lines", "linee"], ["matrix", "matrice"]], state.view, (view) => v.set({ view })),
+    scene.second && choice("block", "Frasi", BLOCKS, state.block, (block) => v.set({ block })),
     isPair(v) && choice("show", "Frasi", shows.slice(v.width < NARROW ? 1 : 0), show, (show) => v.set({ show })),
   ];
 }
@@ -407,7 +419,8 @@ function curve({ n, from, to, y }, panel, c, i, j, opacity) {
 }
 
 // Le caselle di un pannello: canale, riga, colonna, peso.
-const cells = ({ channels }) => channels.flatMap(({ matrix }, c) => matrix.flatMap((row, i) => Array.from(row, (x, j) => ({ c, i, j, x }))));
+const cells = ({ channels, drawn = () => true }) =>
+  channels.flatMap(({ matrix }, c) => matrix.flatMap((row, i) => Array.from(row, (x, j) => ({ c, i, j, x })))).filter(({ i, j }) => drawn(i, j));
 
 // La linea più leggera che si disegna: dove tutto il peso è sparso, anche meno di THIN.
 const thin = (panel) => Math.min(THIN, cells(panel).reduce((most, { x }) => Math.max(most, Math.abs(x)), 0) / 2);
@@ -529,7 +542,7 @@ function drawLegend(v) {
   const notch = (x) => [html("span", { class: "tacca", style: `--velo: ${tone(x)}` }), html("span", {}, number(x))];
   const scale = ["peso", ...[0.05, 0.1, 0.25, 0.5, 1].flatMap(notch), "ogni riga somma a 1"];
   const least = Math.min(...v.drawings.map(({ panel }) => thin(panel))).toLocaleString("it", { maximumSignificantDigits: 1 });
-  const words = `Più una linea è netta e spessa, più il peso è grande; sotto ${least} non è disegnata. I pesi di chi guarda sommano a 1.`;
+  const words = `Più una linea è netta e spessa, più il peso è grande; sotto ${least} non è disegnata. I pesi di chi guarda${v.state.block === "all" ? "" : ", in tutti i blocchi,"} sommano a 1.`;
   return html("p", { class: "nota legenda" }, ...(v.state.view === "matrix" ? scale : [words]));
 }
 
@@ -672,6 +685,7 @@ function drawHelp(v) {
     !touch && "Da tastiera: Tab passa da una parte all'altra; nelle miniature e nel disegno si va con le frecce, Invio sceglie, Esc lascia.",
     mergeable(v.scene) && "«Parole intere» unisce i pezzi di una parola: i pesi si sommano sulle colonne e si mediano sulle righe, " +
       "che così sommano ancora a 1. Il segno · apre un pezzo che continua la parola.",
+    v.scene.second && "Il modello ha letto due frasi insieme, A e poi B: «A → B» lascia soltanto i pesi da un pezzo di A a uno di B. I numeri non cambiano.",
     v.scene.off && "«Spegni la testa» la toglie al modello, che traduce senza: guarda ancora, ma non riporta nulla.",
     v.scene.levels && `I pesi di questa vista hanno un errore inferiore a ${String(1 / v.scene.levels).replace(".", ",")}.`,
   ];
@@ -762,7 +776,7 @@ async function savePng(v) {
 function firstState({ k, l, heads, average, view, words, focus }) {
   const at = [];
   at[k] = { l, heads };
-  return { k, at, average, words, view, show: "both", focus: focus === null ? null : { panel: 0, query: focus, key: null }, over: null, tabella: false, aiuto: false };
+  return { k, at, average, words, view, show: "both", block: "all", focus: focus === null ? null : { panel: 0, query: focus, key: null }, over: null, tabella: false, aiuto: false };
 }
 
 // Una vista dentro `host`. `changed` sa di ogni cambiamento chiesto da chi legge; `address` fa l'indirizzo che la ritrova.
@@ -873,10 +887,10 @@ function reveal(host) {
 }
 
 async function mount(host, css, data) {
-  const { names, pairs, levels, colors, anchor } = data, sentences = await readMaps(data);
+  const { names, pairs, levels, colors, second, anchor } = data, sentences = await readMaps(data);
   whenNear(host, anchor, () => {
     const viewer = new Viewer(host, css, firstState(data.start), { address: (fields) => `#${anchor}?${new URLSearchParams(fields)}` });
-    viewer.show({ sentences, names, pairs, levels, colors });
+    viewer.show({ sentences, names, pairs, levels, colors, second });
     viewer.open();
     const recall = () => {
       const fields = fieldsOf(anchor);

@@ -322,7 +322,7 @@ class PageFigure:
             file.write(f"{head}{self.html}{tail}".encode())
 
 
-# %% ../../book/82_dietro_le_figure.ipynb #17ef613a
+# %% ../../book/82_dietro_le_figure.ipynb #f9a8bd69
 def _element(data: dict[str, Any], anchor: str | None) -> str:
     "La vista: senza un nome suo, nell'indirizzo la distingue ciò che contiene."
     name = hashlib.sha256(json.dumps(data).encode()).hexdigest()[:12]
@@ -337,12 +337,13 @@ def _fit(
     sentences: Sequence[Sequence[AttentionMap]],
     names: Sequence[str],
     start: dict[str, Any],
+    second: int | None,
     anchor: str | None,
 ) -> tuple[str, int]:
     "La vista e il numero di scalini: i più fini con cui sta nel limite."
     pair = len(sentences) == 2
     pairs = [_pairs(a, b) for a, b in zip(*sentences, strict=True)] if pair else []
-    fixed = {"names": names, "start": start, "colors": HEAD_COLORS, "pairs": pairs}
+    fixed = {"names": names, "start": start, "colors": HEAD_COLORS, "pairs": pairs, "second": second}
 
     @cache
     def page(levels: int) -> str:
@@ -499,7 +500,7 @@ class View(PageFigure):
             {head: _panels(maps, self.names, layer, head) for head in heads}
         )
 
-# %% ../../book/82_dietro_le_figure.ipynb #e62df69f
+# %% ../../book/82_dietro_le_figure.ipynb #ea417711
 def attention_view(
     maps: Sequence[AttentionMap],  # di una frase, per esempio da `read_attention`
     other: Sequence[AttentionMap] | None = None,  # della frase da confrontare
@@ -512,13 +513,14 @@ def attention_view(
     matrix: bool = False,  # …la matrice invece delle linee…
     words: bool = False,  # …le parole invece dei pezzi…
     focus: int | None = None,  # …quale riga è già scelta, da 0
+    second: int | None = None,  # se il modello legge due frasi insieme: il primo pezzo della seconda
     anchor: str | None = None,  # il suo nome nell'indirizzo, per un collegamento che resti
 ) -> View:
     """Il visore: teste in miniatura, quelle scelte in grande, i numeri di un pezzo, due frasi a confronto.
 
     La risoluzione è la più fine con cui la vista sta in `LIMIT` byte; se nemmeno la più grossa
     basta, la vista è più grande. Solleva `ValueError` se le due frasi hanno attenzioni diverse,
-    o se attenzione, strato, teste o riga non esistono.
+    o se attenzione, strato, teste, riga o seconda frase non esistono.
     """
     sentences = [[_opened(m) for m in one] for one in (maps, other) if one is not None]
     shapes = [[(m.kind, *m.weights.shape[:2]) for m in one] for one in sentences]
@@ -530,12 +532,14 @@ def attention_view(
     layer, heads = _chosen(maps[k], layer, heads)
     shown = sentences[0][k]
     rows = len((by_words(shown) if words else shown).queries)
+    if second is not None and any(m.queries != m.keys or not 0 < second < len(m.keys) for m in sentences[0]):
+        raise ValueError(f"second = {second}: vale per chi guarda sé stesso, e le due frasi non sono vuote.")
     if focus is not None and not 0 <= focus < rows:
         raise ValueError(f"riga {focus}: ce ne sono {rows}, contate da 0.")
     start = {"k": k, "l": layer - 1, "heads": [head - 1 for head in heads]}
     start |= {"average": average, "view": "matrix" if matrix else "lines"}
     start |= {"words": words, "focus": focus}
-    return View(*_fit(sentences, names, start, anchor), sentences, names, start)
+    return View(*_fit(sentences, names, start, second, anchor), sentences, names, start)
 
 # %% ../../book/82_dietro_le_figure.ipynb #3e304def
 _ALIGNED = """\
