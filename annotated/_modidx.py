@@ -70,6 +70,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                'annotated.cli._saved_options': ('riga_di_comando.html#_saved_options', 'annotated/cli.py'),
                                'annotated.cli._say': ('riga_di_comando.html#_say', 'annotated/cli.py'),
                                'annotated.cli._sentences': ('riga_di_comando.html#_sentences', 'annotated/cli.py'),
+                               'annotated.cli._shape': ('riga_di_comando.html#_shape', 'annotated/cli.py'),
                                'annotated.cli._share': ('riga_di_comando.html#_share', 'annotated/cli.py'),
                                'annotated.cli._start': ('riga_di_comando.html#_start', 'annotated/cli.py'),
                                'annotated.cli._train': ('riga_di_comando.html#_train', 'annotated/cli.py'),

@@ -301,7 +301,7 @@ def _save_options(args: argparse.Namespace, folder: Path) -> None:
     with atomic_write(folder / "options.json") as file:
         file.write(json.dumps(_chosen(args), indent=1).encode())
 
-# %% ../book/90_riga_di_comando.ipynb #fc6db844
+# %% ../book/90_riga_di_comando.ipynb #143a4823
 def _start(args: argparse.Namespace, folder: Path) -> tuple[Transformer | None, Tokenizer | None]:
     "Il modello da cui si parte, con il suo vocabolario, se c'è: di chi riprende conta solo la forma."
     state = folder / "state.safetensors"
@@ -318,14 +318,29 @@ def _start(args: argparse.Namespace, folder: Path) -> tuple[Transformer | None, 
         raise AnnotatedError(f"{state}: non è lo stato di un addestramento. Copialo di nuovo.") from error
 
 
+def _shape(name: str, vocab_size: int, **changes: Any) -> Config:
+    "La configurazione di `PRESETS` con quel nome, o quella scritta in un file .json."
+    if not name.endswith(".json"):
+        return Config.preset(name, vocab_size, **changes)
+    with open_input(name) as file:
+        text = file.read()
+    try:
+        return Config(**json.loads(text) | {"vocab_size": vocab_size} | changes)
+    except AnnotatedError as error:
+        raise AnnotatedError(f"{name}: {error}") from error
+    except (ValueError, TypeError, RecursionError) as error:
+        raise AnnotatedError(f"{name}: servono i campi di `Config`, come in un config.json.") from error
+
+
 def _new_model(args: argparse.Namespace, tokenizer: Tokenizer, start: Transformer | None) -> Transformer:
     "Il modello da addestrare: nuovo, oppure una copia di `start` con il dropout chiesto."
     torch.manual_seed(args.seed)
     changes = {} if args.dropout is None else {"dropout": args.dropout}
     if start is None:
-        changes["norm_first"] = bool(args.norm_first)
-        model = Transformer(Config.preset(args.config, tokenizer.vocab_size, **changes))
-        usual = 1.0 if args.norm_first else BRANCH_SCALE.get(args.config, 1.0)
+        if args.norm_first is not None:
+            changes["norm_first"] = args.norm_first
+        model = Transformer(_shape(args.config, tokenizer.vocab_size, **changes))
+        usual = 1.0 if model.config.norm_first else BRANCH_SCALE.get(args.config, 1.0)
         shrink_branches(model, args.branch_scale or usual)
         return model
     model = Transformer(replace(start.config, **changes))
@@ -338,10 +353,12 @@ def _training_config(args: argparse.Namespace, device: torch.device) -> Training
     options |= {"precision": _precision(args.precision, device), "compiled": bool(args.compiled)}
     return TrainingConfig(**options)
 
-# %% ../book/90_riga_di_comando.ipynb #c028b1f1
+# %% ../book/90_riga_di_comando.ipynb #62d52806
 def _train(args: argparse.Namespace) -> None:
     _check_processes()
-    shape = args.config or Path(args.init or "mini").name
+    if args.config and args.config.endswith(".json"):
+        args.config = os.path.realpath(args.config)  # chi riprende può farlo da un'altra cartella
+    shape = Path(args.config or args.init or "mini").name.removesuffix(".json")
     folder, device = args.out or Path("runs") / shape, _device(args.device)
     begun = any((folder / name).exists() for name in ("state.safetensors", "options.json"))
     if args.resume and not (begun or args.data or args.config or args.init):
@@ -351,7 +368,7 @@ def _train(args: argparse.Namespace) -> None:
     if args.tensorboard and find_spec("tensorboard") is None:
         raise AnnotatedError("--tensorboard: manca il pacchetto. Installalo con «pip install tensorboard».")
     if not args.init:
-        Config.preset(args.config, vocab_size=1)  # ciò che è sbagliato si rifiuta prima di creare la cartella
+        _shape(args.config, vocab_size=1)  # ciò che è sbagliato si rifiuta prima di creare la cartella
     if args.data:
         find_data(args.data)
     elif args.repeat:
@@ -371,7 +388,7 @@ def _train(args: argparse.Namespace) -> None:
 def _train_in(folder: Path, device: torch.device, args: argparse.Namespace, config: TrainingConfig) -> None:
     started = time.perf_counter()
     start, tokenizer = _start(args, folder)
-    max_len = (start.config if start else Config.preset(args.config, vocab_size=1)).max_len
+    max_len = (start.config if start else _shape(args.config, vocab_size=1)).max_len
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(folder / ".preparazione"):
         tokenizer, training, validation = _corpora(args, folder, tokenizer, max_len)
@@ -395,7 +412,7 @@ def _measure_unseen(folder: Path, device: torch.device) -> None:
     scores = evaluate(hypotheses, [pair.target for pair in unseen])
     _say(f"coppie di nomi mai viste insieme: {number(scores.exact, '.1%')} di frasi tradotte esattamente")
 
-# %% ../book/90_riga_di_comando.ipynb #9700ec4f
+# %% ../book/90_riga_di_comando.ipynb #28c66b1f
 _SCALES = ", ".join(f"{scale} per {name}" for name, scale in BRANCH_SCALE.items())
 _BRANCHES = f"grandezza, in un modello nuovo, delle matrici che chiudono i rami ({_SCALES}; altrimenti 1)"
 
@@ -414,7 +431,7 @@ def _add_train(commands: Any) -> None:
     p = commands.add_parser("train", help="addestra un modello")
     add = p.add_argument
     add("--data", type=Path, metavar="CARTELLA", help="train*.tsv e valid.tsv; senza, la microlingua")
-    add("--config", metavar="NOME", help=f"{', '.join(PRESETS)} (predefinito: mini)")
+    add("--config", metavar="NOME", help=f"{', '.join(PRESETS)}, o un file .json (predefinito: mini)")
     where = "dove scrivere (predefinita: runs/FORMA; con --init, runs/MODELLO)"
     add("--out", type=Path, metavar="CARTELLA", help=where)
     short = RECIPES["init"].training

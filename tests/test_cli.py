@@ -295,6 +295,33 @@ def test_a_language_the_vocabulary_cannot_write(tmp_path: Path, capfd: pytest.Ca
     assert_refused(code, capfd.readouterr().err, "dei pezzi non è nel vocabolario di mini. Addestra da capo")
 
 
+def test_a_shape_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_data(tmp_path / "dati")
+    (tmp_path / "forma.json").write_text('{"d_model": 32, "d_ff": 48, "h": 4, "N": 1, "norm_first": true}', "utf-8")
+    monkeypatch.chdir(tmp_path)
+    sizes = ["--vocab-size", "60", "--max-tokens", "200", "--valid-every", "2", "--seed", "3"]
+    assert main(["train", "--data", "dati", "--config", "forma.json", "--max-steps", "2", *sizes]) == 0
+    model = load_pretrained(tmp_path / "runs" / "forma").model
+    assert (model.config.d_model, model.config.N, model.config.norm_first) == (32, 1, True)
+    monkeypatch.chdir("/")
+    assert main(["train", "--out", str(tmp_path / "runs" / "forma"), "--resume", "--max-steps", "4"]) == 0
+
+
+BAD_SHAPES = [
+    ('{"d_modello": 3}', "servono i campi di `Config`"),
+    ("[]", "servono i campi"),
+    ('{"h": 5}', "un multiplo delle teste"),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), BAD_SHAPES)
+def test_bad_shape(tmp_path: Path, capfd: pytest.CaptureFixture[str], text: str, message: str) -> None:
+    (tmp_path / "forma.json").write_text(text, "utf-8")
+    code = main(["train", "--config", str(tmp_path / "forma.json"), "--out", str(tmp_path / "out")])
+    assert_refused(code, capfd.readouterr().err, message)
+    assert not (tmp_path / "out").exists()
+
+
 BAD_OPTIONS = [
     ("preset", ["train", "--config", "enorme"], "configurazione «enorme» sconosciuta"),
     ("pezzi", ["train", "--vocab-size", "8"], "8 pezzi non basta ai caratteri del testo: chiedine almeno"),
