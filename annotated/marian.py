@@ -167,7 +167,7 @@ def _marian_files(model: Transformer, tokenizer: Tokenizer) -> dict[str, bytes]:
     pieces = {"source.spm": tokenizer.model, "target.spm": tokenizer.model}
     return {**files, **pieces, "model.safetensors": weights}
 
-# %% ../book/18_marian.ipynb #0091e8f3
+# %% ../book/18_marian.ipynb #3ed33475
 def export_marian(
     folder: str | Path,  # un modello del libro: la sua cartella, o il nome di uno pubblicato
     out: str | Path,  # la cartella da creare
@@ -175,7 +175,8 @@ def export_marian(
     """Scrive in `out` il modello come lo legge `transformers` (MarianMTModel), e da lì CTranslate2.
 
     Le stesse probabilità; le stesse traduzioni con greedy, o senza normalizzazione della lunghezza. Con
-    quella predefinita, che ha un'altra formula, qualcuna può cambiare.
+    quella predefinita, che ha un'altra formula, qualcuna può cambiare. L'apostrofo tipografico, che
+    `Tokenizer` raddrizza, `transformers` lo vuole già diritto.
 
     Solleva `AnnotatedError` se il modello manca o è rovinato, se MarianMT non lo sa rappresentare, se `out`
     non si può scrivere o non è vuota, a meno che non sia il resto di un'esportazione uccisa.
