@@ -603,6 +603,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                         'annotated.study.viewer.View.size': ( 'dietro_le_figure.html#view.size',
                                                                               'annotated/study/viewer.py'),
                                         'annotated.study.viewer._Panel': ('dietro_le_figure.html#_panel', 'annotated/study/viewer.py'),
+                                        'annotated.study.viewer._check_second': ( 'dietro_le_figure.html#_check_second',
+                                                                                  'annotated/study/viewer.py'),
                                         'annotated.study.viewer._chosen': ('dietro_le_figure.html#_chosen', 'annotated/study/viewer.py'),
                                         'annotated.study.viewer._difference': ( 'dietro_le_figure.html#_difference',
                                                                                 'annotated/study/viewer.py'),

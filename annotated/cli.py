@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['PRETRAINED', 'RECIPES', 'BRANCH_SCALE', 'Recipe', 'make_parser', 'main']
 
-# %% ../book/90_riga_di_comando.ipynb #2ce6d3ca
+# %% ../book/90_riga_di_comando.ipynb #35b8db44
 import argparse
 import json
 import os
@@ -21,6 +21,7 @@ from itertools import compress
 from pathlib import Path
 from shlex import quote
 from typing import Any, NamedTuple, NoReturn
+from unicodedata import normalize
 
 import torch
 import torch.distributed as dist
@@ -301,7 +302,7 @@ def _save_options(args: argparse.Namespace, folder: Path) -> None:
     with atomic_write(folder / "options.json") as file:
         file.write(json.dumps(_chosen(args), indent=1).encode())
 
-# %% ../book/90_riga_di_comando.ipynb #143a4823
+# %% ../book/90_riga_di_comando.ipynb #cf944f75
 def _start(args: argparse.Namespace, folder: Path) -> tuple[Transformer | None, Tokenizer | None]:
     "Il modello da cui si parte, con il suo vocabolario, se c'è: di chi riprende conta solo la forma."
     state = folder / "state.safetensors"
@@ -329,7 +330,8 @@ def _shape(name: str, vocab_size: int, **changes: Any) -> Config:
     except AnnotatedError as error:
         raise AnnotatedError(f"{name}: {error}") from error
     except (ValueError, TypeError, RecursionError) as error:
-        raise AnnotatedError(f"{name}: servono i campi di `Config`, come in un config.json.") from error
+        known = ", ".join(field.name for field in fields(Config))
+        raise AnnotatedError(f"{name}: servono i campi di `Config`, in JSON: {known}.") from error
 
 
 def _new_model(args: argparse.Namespace, tokenizer: Tokenizer, start: Transformer | None) -> Transformer:
@@ -507,7 +509,7 @@ class _Arriving:
         line, self.arrived = self.arrived[:end], self.arrived[end:]
         return line
 
-# %% ../book/90_riga_di_comando.ipynb #a776acc8
+# %% ../book/90_riga_di_comando.ipynb #af2b555c
 def _sentences(args: argparse.Namespace) -> tuple[str, _Chunks]:
     "Da dove vengono le frasi da tradurre, e le frasi, a gruppi."
     if args.text is not None:
@@ -541,7 +543,7 @@ def _good(
 def _unknown(tokenizer: Tokenizer, sentences: list[str]) -> set[str]:
     "I caratteri che il vocabolario non ha."
     encoded = zip(sentences, tokenizer.encode(sentences), strict=True)
-    letters = list({letter for text, ids in encoded if UNK in ids for letter in text})
+    letters = list({letter for text, ids in encoded if UNK in ids for letter in normalize("NFKC", text)})
     return {letter for letter, ids in zip(letters, tokenizer.encode(letters), strict=True) if UNK in ids}
 
 
@@ -568,17 +570,17 @@ def _translations(
             raise error
 
 
-def _check_output(path: Path | None) -> None:
+def _check_output(path: Path | None, source: Path | None) -> None:
     if path and path.is_dir():
         raise AnnotatedError(f"{path}: è una cartella. Aggiungi il nome del file.")
+    if path and source and os.path.realpath(path) == os.path.realpath(source):
+        raise AnnotatedError(f"{path}: è anche il file da tradurre. Scegli un altro --output.")
 
 
 def _translate(args: argparse.Namespace) -> None:
     if args.text is not None and args.input:
         raise AnnotatedError("o una frase o --input, non tutti e due.")
-    _check_output(args.output)
-    if args.input and args.output and os.path.realpath(args.input) == os.path.realpath(args.output):
-        raise AnnotatedError(f"{args.output}: è anche il file da tradurre. Scegli un altro --output.")
+    _check_output(args.output, args.input)
     if (args.n_best or 0) > args.beam:
         raise AnnotatedError(f"--n-best {args.n_best}: le ipotesi sono {args.beam}. Alza --beam.")
     model, tokenizer = _model(args)
@@ -620,9 +622,9 @@ def _add_translate(commands: Any) -> None:
     p.set_defaults(run=_translate)
     _add_decoding(p)
 
-# %% ../book/90_riga_di_comando.ipynb #c52880d9
+# %% ../book/90_riga_di_comando.ipynb #b00b6df4
 def _evaluate(args: argparse.Namespace) -> None:
-    _check_output(args.output)
+    _check_output(args.output, args.pairs)
     pairs = list(read_pairs(args.pairs))
     model, tokenizer = _model(args)
     limit, encoded = model.config.max_len, tokenizer.encode([pair.source for pair in pairs])

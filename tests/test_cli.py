@@ -330,6 +330,7 @@ BAD_OPTIONS = [
     ("fattore infinito", ["train", "--factor", "inf"], "serve un numero positivo, non «inf»"),
     ("stesso file", ["translate", "--input", "en.txt", "--output", "./en.txt"], "en.txt: è anche il file da tradurre"),
     ("ipotesi di troppo", ["translate", "--n-best", "5", "Hi."], "--n-best 5: le ipotesi sono 4. Alza --beam."),
+    ("stesse coppie", ["evaluate", "en.tsv", "--output", "./en.tsv"], "en.tsv: è anche il file da tradurre"),
     ("uscita", ["translate", "--model", "mini", "--output", "/tmp", "Hi."], "/tmp: è una cartella"),
     ("ipotesi", ["translate", "--beam", "0", "Hi."], "serve un intero positivo, non «0»"),
     ("numero", ["train", "--max-steps", "-3"], "serve un intero positivo, non «-3»"),

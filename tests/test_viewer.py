@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from matplotlib import pyplot as plt
-from playwright.sync_api import Browser, Locator, Page
+from playwright.sync_api import Browser, Locator, Page, expect
 
 from annotated import AnnotatedError, load_pretrained
 from annotated.study.viewer import (
@@ -90,6 +90,9 @@ BAD: list[tuple[str, Callable[[], object], str]] = [
     ("attenzione", lambda: attention_view(maps()[:1], kind="cross"), "ci sono encoder"),
     ("strato zero", lambda: attention_view(maps(), layer=0), "3 strati di 4 teste"),
     ("riga", lambda: attention_view(maps(), focus=len(SOURCE)), "riga 8: ce ne sono 8"),
+    ("nessuno strato", lambda: AttentionMap("self", (), "abc", "abc"), r"\(N, h, T, S\)"),
+    ("senza attenzioni", lambda: AttentionMap("self", (None, None), "abc", "abc"), r"\(N, h, T, S\)"),
+    ("seconda frase e confronto", lambda: attention_view(maps()[:1], maps()[:1], second=2), "second = 2"),
     ("seconda frase", lambda: attention_view(maps()[:1], second=8), "second = 8"),
     ("due frasi, incrociata", lambda: attention_view(maps(), second=2), "second = 2"),
     ("riga negativa", lambda: attention_view(maps(), focus=-1), "riga -1: ce ne sono 8"),
@@ -833,7 +836,7 @@ def test_two_sentences_read_together(visit: Visit, tmp_path: Path) -> None:
         atol=0.006,
     )
     page.reload()
-    assert lines.count() == 64  # l'indirizzo cambia soltanto se lo si chiede
+    expect(lines).to_have_count(64)  # l'indirizzo cambia soltanto se lo si chiede
 
 
 def test_spread_weights_are_drawn(visit: Visit, tmp_path: Path) -> None:

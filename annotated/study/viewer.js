@@ -423,7 +423,7 @@ const cells = ({ channels, drawn = () => true }) =>
   channels.flatMap(({ matrix }, c) => matrix.flatMap((row, i) => Array.from(row, (x, j) => ({ c, i, j, x })))).filter(({ i, j }) => drawn(i, j));
 
 // La linea più leggera che si disegna: dove tutto il peso è sparso, anche meno di THIN.
-const thin = (panel) => Math.min(THIN, cells(panel).reduce((most, { x }) => Math.max(most, Math.abs(x)), 0) / 2);
+const thin = (panel) => (panel.signed ? THIN : Math.min(THIN, cells(panel).reduce((most, { x }) => Math.max(most, x), 0) / 2 || THIN));
 
 function drawLines(v, panel, at) {
   const { left, right, width, room, step, y } = at, opacity = (x) => (panel.signed ? tone(x) : x);

@@ -18,7 +18,7 @@ from ..decoding import encode_sources, translate
 from ..tokenizer import Tokenizer
 from ..transformer import Transformer, attention_weights
 
-# %% ../../book/20_vedere.ipynb #0c8c9663
+# %% ../../book/20_vedere.ipynb #1aa0191d
 Kind = Literal["encoder", "decoder", "cross", "self"]
 
 
@@ -39,7 +39,7 @@ class AttentionMap:
 
     def __post_init__(self) -> None:
         w = self.weights
-        if isinstance(w, tuple | list) and all(x.ndim == 4 and len(x) == 1 for x in w):
+        if isinstance(w, tuple | list) and w and all(np.ndim(x) == 4 and len(x) == 1 for x in w):
             w = torch.cat([torch.as_tensor(x) for x in w])  # come li rende `transformers`
         if isinstance(w, torch.Tensor):
             w = w.detach().float().cpu()
@@ -500,7 +500,14 @@ class View(PageFigure):
             {head: _panels(maps, self.names, layer, head) for head in heads}
         )
 
-# %% ../../book/82_dietro_le_figure.ipynb #ea417711
+# %% ../../book/82_dietro_le_figure.ipynb #9eb98f3c
+def _check_second(sentences: Sequence[Sequence[AttentionMap]], second: int | None) -> None:
+    good = all(m.queries == m.keys and 0 < (second or 0) < len(m.keys) for m in sentences[0])
+    if second is not None and not (good and len(sentences) == 1):
+        told = f"second = {second}: vale senza `other`, per chi guarda sé stesso"
+        raise ValueError(f"{told}, e nessuna delle due frasi è vuota.")
+
+
 def attention_view(
     maps: Sequence[AttentionMap],  # di una frase, per esempio da `read_attention`
     other: Sequence[AttentionMap] | None = None,  # della frase da confrontare
@@ -532,8 +539,7 @@ def attention_view(
     layer, heads = _chosen(maps[k], layer, heads)
     shown = sentences[0][k]
     rows = len((by_words(shown) if words else shown).queries)
-    if second is not None and any(m.queries != m.keys or not 0 < second < len(m.keys) for m in sentences[0]):
-        raise ValueError(f"second = {second}: vale per chi guarda sé stesso, e le due frasi non sono vuote.")
+    _check_second(sentences, second)
     if focus is not None and not 0 <= focus < rows:
         raise ValueError(f"riga {focus}: ce ne sono {rows}, contate da 0.")
     start = {"k": k, "l": layer - 1, "heads": [head - 1 for head in heads]}
