@@ -19,6 +19,7 @@ from annotated.cli import main
 from annotated.common import BOS, EOS, AnnotatedError
 from annotated.data import read_pairs
 from annotated.decoding import beam_search
+from annotated.multihead import split_heads
 from annotated.pretrained import load_pretrained
 from annotated.study.heads import Head, without_heads
 from annotated.study.microlingua import generate
@@ -106,9 +107,11 @@ def follow(web: Web, source: list[int], target: list[int]) -> tuple[torch.Tensor
     result = web.page.evaluate(
         """([source, target]) => {
             const encoded = model.encode(source), steps = [...model.write(source, { forced: target, encoded })];
+            const weights = (blocks) => blocks.map((one) => one.weights);
             const plain = (x) => (typeof x === "number" ? x : Array.from(x, plain));
-            return { logits: plain(steps.map(s => s.logits)), encoder: plain(encoded.attention),
-                     decoder: plain(steps.map(s => s.decoder)), cross: plain(steps.map(s => s.cross)) };
+            return { logits: plain(steps.map(s => s.logits)), encoder: plain(weights(encoded.attention)),
+                     decoder: plain(steps.map(s => weights(s.decoder))),
+                     cross: plain(steps.map(s => weights(s.cross))) };
         }""",
         [source, target],
     )
@@ -342,6 +345,45 @@ def test_loads_translates_and_switches_a_head_off(visit: Visit, folders: dict[st
     expect(page.locator(".traduzione")).to_have_text(changed)
     expect(page.get_by_role("button", name="riaccendi la testa 3.1")).to_have_attribute("aria-pressed", "true")
     expect(page.get_by_role("button", name="strato 3, testa 1, spenta")).to_have_count(1)
+
+
+def inside(page: Page) -> tuple[list[float], list[float]]:
+    "Le somme e i pesi che si leggono sotto «Dentro un peso»."
+    rows = page.locator(".dentro tr:has(td)").all()[2:]  # prima ci sono l'intestazione e la query
+    read = [row.locator("td").all_text_contents()[-2:] for row in rows]
+    plain = [[float(text.replace(",", ".").replace("−", "-")) for text in pair] for pair in read]
+    return [a for a, _ in plain], [b for _, b in plain]
+
+
+def test_inside_a_weight(visit: Visit, folders: dict[str, Path]) -> None:
+    page, folder, (N, h, row) = visit.page, folders["small-en-it"], (2, 1, 4)
+    page.goto(f"file://{folder / 'index.html'}")
+    page.get_by_text("Dentro un peso", exact=True).click()
+    page.get_by_role("button", name="Carica il modello (circa 8 MB)").click()  # una risposta pronta ha soltanto i pesi
+    italian(page).nth(row).click()
+    model, tokenizer = load_web(folder), load_pretrained("small-en-it")[1]
+    src = torch.tensor([[*tokenizer.encode([SENTENCES[0]])[0], EOS]])
+    tgt = torch.tensor([[BOS, *beam_search(model, src, beam=1)[0][0].ids]])
+    for name, part, keys in (
+        ("incrociata", "cross_attention", src.size(1)),
+        ("decoder", "self_attention", row + 1),  # il futuro non c'è
+    ):
+        look, received = getattr(model.decoder.layers[N], part), []
+        hook = look.register_forward_pre_hook(lambda _, inputs, received=received: received.append(inputs))
+        weights = attention_weights(model, src, tgt)
+        hook.remove()
+        x, (K, _), _ = received[0]
+        with torch.inference_mode():
+            q = split_heads(look.W_q(x), look.h)[0, h, row]
+            scores = (K[0, h, :keys] @ q / len(q) ** 0.5).tolist()
+        page.get_by_text(name, exact=True).click()
+        page.get_by_role("button", name=f"strato {N + 1}, testa {h + 1}", exact=True).click()
+        sums, shown = inside(page)
+        kind = weights.cross if part == "cross_attention" else weights.decoder
+        assert sums == pytest.approx(scores, abs=0.006)
+        assert shown == pytest.approx(kind[N][0, h, row, :keys].tolist(), abs=0.006)
+    page.get_by_role("button", name="tutte le teste", exact=True).click()
+    expect(page.locator(".dentro")).to_contain_text("Lascia in vista una testa sola")
 
 
 def test_link_to_a_ready_sentence(visit: Visit, folders: dict[str, Path]) -> None:

@@ -23,15 +23,23 @@ function toMap(kind, tables, queries, keys) {
   return withAxes({ kind, N, h, T, S, queries, keys }, weights);
 }
 
+// Di una testa: la fetta sua di una query, e delle chiavi che quella query ha guardato.
+function headVectors({ q, K }, h, H) { // → query (d_k,), chiavi (S, d_k)
+  const d_k = q.length / H, slice = (x) => x.subarray(h * d_k, (h + 1) * d_k);
+  return { q: slice(q), K: K.map(slice) };
+}
+
 // L'esito del modello vivo, dai passi che ha scritto fin qui.
 function liveResult({ model, tokenizer }, text, ids, encoded, steps) {
   const source = ids.map((id) => tokenizer.pieces[id]), written = steps.map(({ id }) => tokenizer.pieces[id]);
-  const tables = (kind) => range(model.layers[kind]).map((l) => range(model.heads[kind]).map((h) => steps.map((one) => one[kind][l][h])));
-  const known = [tokenizer.pieces[BOS], ...written.slice(0, -1)];
+  const read = encoded.attention.map(({ weights }) => weights), known = [tokenizer.pieces[BOS], ...written.slice(0, -1)];
+  const tables = (kind) => range(model.layers[kind]).map((l) => range(model.heads[kind]).map((h) => steps.map((one) => one[kind][l].weights[h])));
+  const vectors = (kind, l, i) => (kind === "encoder" ? { q: encoded.attention[l].Q[i], K: encoded.attention[l].K } : steps[i][kind][l]);
+  const maps = [toMap("encoder", read, source, source), toMap("decoder", tables("decoder"), written, known), toMap("cross", tables("cross"), written, source)];
   return {
     text, translation: tokenizer.decode(steps.map(({ id }) => id)),
     candidates: steps.map(({ candidates }) => candidates.map(({ id, probability }) => [tokenizer.pieces[id], probability])),
-    maps: [toMap("encoder", encoded.attention, source, source), toMap("decoder", tables("decoder"), written, known), toMap("cross", tables("cross"), written, source)],
+    maps: maps.map((map) => ({ ...map, inside: (l, h, i) => headVectors(vectors(map.kind, l, i), h, map.h) })),
   };
 }
 
@@ -77,9 +85,10 @@ class LiveBox {
   }
 
   get model() { return this.data.models[this.m]; }
+  get size() { return `circa ${Math.ceil(this.model.bytes / 1e6)} MB`; }
   get scene() {
-    const toggle = (name) => this.toggle(name);
-    return { sentences: [this.result.maps], names: [], pairs: [], colors: this.data.colors, levels: this.result.levels, off: this.off, toggle };
+    const toggle = (name) => this.toggle(name), load = { size: this.size, now: () => this.loadFor(this.result.text) };
+    return { sentences: [this.result.maps], names: [], pairs: [], colors: this.data.colors, levels: this.result.levels, off: this.off, toggle, load };
   }
   known(text) { return this.ready[this.m].find((sentence) => sentence.text === text); }
   say(message) { this.status.textContent = message; }
@@ -191,7 +200,7 @@ class LiveBox {
 
   // Senza modello e senza risposta pronta: si chiede prima di scaricare.
   ask() {
-    const phone = matchMedia("(max-width: 40rem)").matches || navigator.connection?.saveData, size = `circa ${Math.ceil(this.model.bytes / 1e6)} MB`;
+    const phone = matchMedia("(max-width: 40rem)").matches || navigator.connection?.saveData, { size } = this;
     const why = this.off.size ? "Per spegnere una testa" : "Per questa frase";
     const load = html("button", { type: "button", class: "forte", click: () => this.fetchModel() }, `Carica il modello (${size})`);
     const refuse = html("button", { type: "button", click: () => this.giveUp("Va bene: le frasi pronte rispondono senza scaricare nulla.") }, "No, grazie");
@@ -228,6 +237,11 @@ class LiveBox {
       this.loading = false;
       this.giveUp(`Non riesco a caricare il modello (${error.message}) Le frasi pronte rispondono lo stesso.`);
     }
+  }
+
+  loadFor(text) { // il modello serve, e il lettore l'ha già detto
+    this.box.value = text;
+    if (!this.loading) this.fetchModel();
   }
 
   async change(m) { // un altro modello: se i suoi pesi ci sono già si usa, se no rispondono le frasi pronte

@@ -158,10 +158,10 @@ class Transformer {
 
   // Attenzione a più teste (cap. 3). Ogni testa confronta la sua fetta delle query con la sua fetta delle chiavi, e con i pesi
   // che ne vengono mescola la sua fetta dei valori; W_o rimette insieme ciò che le teste hanno trovato.
-  attend(name, kind, layer, X, { K, V }) { // X (T, d_model); K e V (S, d_model) → uscita (T, d_model), pesi (h, T, S)
+  attend(name, kind, layer, X, { K, V }) { // X (T, d_model); K e V (S, d_model) → uscita (T, d_model), pesi (h, T, S), query e chiavi
     const h = this.heads[kind], d_model = this.config.d_model, d_k = d_model / h;
-    const weights = Array.from({ length: h }, () => []);
-    const mixed = this.linear(name + ".W_q", X).map((q) => {
+    const Q = this.linear(name + ".W_q", X), weights = Array.from({ length: h }, () => []);
+    const mixed = Q.map((q) => {
       const out = new Float32Array(d_model);
       for (let head = 0, from = 0; head < h; head++, from += d_k) {
         const scores = K.map((k) => {
@@ -178,7 +178,7 @@ class Transformer {
       }
       return out;
     });
-    return { out: this.linear(name + ".W_o", mixed), weights };
+    return { out: this.linear(name + ".W_o", mixed), weights, Q, K };
   }
 
   keysValues(name, X) { // (S, d_model) → chiavi e valori, (S, d_model) ciascuno
@@ -195,14 +195,14 @@ class Transformer {
   }
 
   // L'encoder legge la frase (cap. 7). Per il decoder restano le chiavi e i valori di ogni suo blocco.
-  encode(ids) { // (S,) → memoria: N_decoder coppie K, V (S, d_model); pesi: N tabelle (h, S, S)
+  encode(ids) { // (S,) → memoria: N_decoder coppie K, V (S, d_model); di ogni blocco pesi (h, S, S), Q e K
     let X = this.embed(ids);
     const attention = [];
     for (let layer = 0; layer < this.layers.encoder; layer++) {
       const name = `encoder.layers.${layer}`;
       X = this.residual(name + ".residuals.0", X, (x) => {
-        const { out, weights } = this.attend(name + ".self_attention", "encoder", layer, x, this.keysValues(name + ".self_attention", x));
-        attention.push(weights);
+        const { out, ...looked } = this.attend(name + ".self_attention", "encoder", layer, x, this.keysValues(name + ".self_attention", x));
+        attention.push(looked);
         return out;
       });
       X = this.residual(name + ".residuals.1", X, (x) => this.feedForward(name + ".feed_forward", x));
@@ -215,12 +215,12 @@ class Transformer {
 
   // Un passo del decoder (cap. 8): dall'ultimo pezzo scritto ai logit del prossimo. `cache` ha, per blocco, chiavi e valori dei
   // pezzi già scritti; si allunga di una riga, e del pezzo nuovo soltanto si calcolano i prodotti (cap. 16).
-  step(id, memory, cache) { // → logit (V,); pesi: N_decoder tabelle (h, t) del decoder e (h, S) della cross-attention
+  step(id, memory, cache) { // → logit (V,); di ogni blocco i pesi, (h, t) del decoder e (h, S) della cross-attention, e chi li ha dati
     let x = this.embed([id], cache[0].K.length);
     const attention = { decoder: [], cross: [] };
     const look = (kind, layer, name, x, seen) => {
-      const { out, weights } = this.attend(name, kind, layer, x, seen);
-      attention[kind].push(weights.map(([row]) => row)); // T = 1: una riga per testa
+      const { out, weights, Q: [q], K } = this.attend(name, kind, layer, x, seen); // T = 1: una query, una riga per testa
+      attention[kind].push({ weights: weights.map(([row]) => row), q, K: [...K] }); // le chiavi di adesso: poi si allungano
       return out;
     };
     cache.forEach((known, layer) => {
