@@ -86,7 +86,7 @@ def measure(browser: Browser, folder: Path, floats: bool) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("models", nargs="*", default=["mini", "small-en-it"], metavar="MODELLO")
+    parser.add_argument("models", nargs="*", default=["mini", "small-en-it", "base-en-it"], metavar="MODELLO")
     names = parser.parse_args().models
     candidates = (os.environ.get("CHROMIUM"), *map(shutil.which, ("chromium", "chromium-browser", "google-chrome")))
     revision = subprocess.run(("git", "rev-parse", "--short", "HEAD"), cwd=ROOT, capture_output=True, text=True)
