@@ -360,28 +360,37 @@ def test_inside_a_weight(visit: Visit, folders: dict[str, Path]) -> None:
     page.goto(f"file://{folder / 'index.html'}")
     page.get_by_text("Dentro un peso", exact=True).click()
     page.get_by_role("button", name="Carica il modello (circa 8 MB)").click()  # una risposta pronta ha soltanto i pesi
-    italian(page).nth(row).click()
+    expect(page.locator(".stato")).to_contain_text("qui nel tuo browser")
     model, tokenizer = load_web(folder), load_pretrained("small-en-it")[1]
     src = torch.tensor([[*tokenizer.encode([SENTENCES[0]])[0], EOS]])
     tgt = torch.tensor([[BOS, *beam_search(model, src, beam=1)[0][0].ids]])
-    for name, part, keys in (
-        ("incrociata", "cross_attention", src.size(1)),
-        ("decoder", "self_attention", row + 1),  # il futuro non c'è
+    for name, look, keys in (
+        ("incrociata", model.decoder.layers[N].cross_attention, src.size(1)),
+        ("decoder", model.decoder.layers[N].self_attention, row + 1),  # il futuro non c'è
+        ("encoder", model.encoder.layers[N].self_attention, src.size(1)),
     ):
-        look, received = getattr(model.decoder.layers[N], part), []
+        received: list[tuple] = []
         hook = look.register_forward_pre_hook(lambda _, inputs, received=received: received.append(inputs))
         weights = attention_weights(model, src, tgt)
         hook.remove()
         x, (K, _), _ = received[0]
+        kind = {"incrociata": weights.cross, "decoder": weights.decoder, "encoder": weights.encoder}[name]
         with torch.inference_mode():
             q = split_heads(look.W_q(x), look.h)[0, h, row]
             scores = (K[0, h, :keys] @ q / len(q) ** 0.5).tolist()
         page.get_by_text(name, exact=True).click()
+        (english if name == "encoder" else italian)(page).nth(row).click()
         page.get_by_role("button", name=f"strato {N + 1}, testa {h + 1}", exact=True).click()
         sums, shown = inside(page)
-        kind = weights.cross if part == "cross_attention" else weights.decoder
         assert sums == pytest.approx(scores, abs=0.006)
         assert shown == pytest.approx(kind[N][0, h, row, :keys].tolist(), abs=0.006)
+    expect(page.locator(".dentro")).to_contain_text("quanto «")
+    page.get_by_text("incrociata", exact=True).click()
+    italian(page).nth(row).click()
+    sums = inside(page)
+    english(page).first.hover()  # chi indica un pezzo guardato tiene la riga fissata
+    expect(page.locator(".dentro")).to_contain_text("quanto chi scrive «")
+    assert inside(page) == sums
     page.get_by_role("button", name="tutte le teste", exact=True).click()
     expect(page.locator(".dentro")).to_contain_text("Lascia in vista una testa sola")
 

@@ -118,7 +118,8 @@ function dequantize(codes, start, rows, columns, levels) {
   return weights;
 }
 
-// Una mappa { kind, N, h, T, S, queries, keys } con i suoi pesi (N·h·T·S) e i due assi.
+// Una mappa { kind, N, h, T, S, queries, keys } con i suoi pesi (N·h·T·S) e i due assi. Quelle di un modello vivo hanno anche
+// `vectors(l, h, i)`, la query di una riga e le chiavi che ha guardato.
 const withAxes = (map, weights) => ({ ...map, weights, query: axis(map.queries), key: axis(map.keys) });
 
 // Le mappe di ogni frase, dai dati che Python ha scritto nella pagina.
@@ -655,49 +656,6 @@ function drawReadout(v) {
   return focused(v) ? v.drawings.flatMap(({ panel }) => describe(v, panel)) : [html("p", {}, hint)];
 }
 
-// ---------------------------------------------------------------- dentro un peso: la query, le chiavi, gli addendi
-
-// Un vettore in quadretti, ciascuno coperto quanto vale rispetto a `most`.
-function drawVector(x, most) {
-  const canvas = html("canvas", { width: x.length, height: 1, "aria-hidden": "true" }), pen = canvas.getContext("2d");
-  x.forEach((value, n) => {
-    pen.globalAlpha = tone(value / most);
-    pen.fillStyle = value < 0 ? LESS : MORE;
-    pen.fillRect(n, 0, 1, 1);
-  });
-  return canvas;
-}
-const peak = (vectors) => vectors.reduce((most, x) => x.reduce((a, b) => Math.max(a, Math.abs(b)), most), 0);
-
-// Da dove viene ogni peso di una riga. Lo sa soltanto chi ha sotto mano il modello: le altre mappe portano i pesi già fatti.
-function drawInside(v) {
-  const map = mapOf(v), { l, heads: [h, ...others] } = opened(v), [{ panel }] = v.drawings, [i, chosen] = place(v, panel.id);
-  if (!map.inside) return offerModel(v.scene.load);
-  if (others.length || v.state.words || i === null) return html("p", {}, "Lascia in vista una testa sola, i pezzi divisi, e scegli un pezzo che guarda.");
-  const { q, K } = map.inside(l, h, i), terms = K.map((k) => k.map((x, n) => (x * q[n]) / Math.sqrt(q.length)));
-  const weights = panel.channels[0].matrix[i], first = K[chosen] ? chosen : weights.indexOf(Math.max(...weights));
-  const order = range(q.length).sort((a, b) => terms[first][b] - terms[first][a]), wide = peak([q, ...K]), high = peak(terms);
-  const vector = (x, most) => drawVector(order.map((n) => x[n]), most), row = (title, ...tds) =>
-    html("tr", {}, html("th", { scope: "row" }, title), ...tds.map((one) => html("td", {}, one)));
-  const line = (k, j) => row(panel.columns[j], vector(k, wide), vector(terms[j], high), signed(terms[j].reduce((a, b) => a + b, 0)), number(weights[j]));
-  return html("div", { class: "disegno", tabindex: 0, role: "region", "aria-label": "Dentro un peso" },
-    html("p", {}, `Strato ${l + 1}, testa ${h + 1}: quanto «${panel.rows[i]}» guarda ogni pezzo. La sua query e la chiave di un pezzo hanno ${q.length} numeri: `,
-      `si moltiplicano posto per posto, si divide per √${q.length}, si somma; la softmax delle somme dà i pesi.`),
-    html("table", {}, html("tr", {}, html("td"), ...["query e chiavi", "addendi", "somma", "peso"].map((text) => html("th", { scope: "col" }, text))),
-      row(`query di «${panel.rows[i]}»`, vector(q, wide), "", "", ""), ...K.map(line)),
-    html("p", { class: "nota" }, ...[[MORE, "positivo"], [LESS, "negativo"]].flatMap(([color, text]) => [html("span", { class: "canale", style: `--colore: ${color}` }, text), " "]),
-      `: tanto più pieno quanto più il numero è grande. In tutte le righe i ${q.length} posti sono nello stesso ordine, dall'addendo più grande di «${panel.columns[first]}» al più piccolo.`));
-}
-
-function offerModel({ size, now }) {
-  const click = ({ target }) => {
-    Object.assign(target, { disabled: true, textContent: "Carico il modello…" });
-    now();
-  };
-  return html("p", {}, "Questa risposta era già scritta nella pagina: porta i pesi, e non i vettori da cui vengono. ",
-    html("button", { type: "button", class: "tutte", "data-chiave": "carica", click }, `Carica il modello (${size})`));
-}
-
 // ---------------------------------------------------------------- piede: tabella, aiuto, salvare
 
 const TOUCH = () => matchMedia("(hover: none)").matches; // uno schermo che si tocca
@@ -729,7 +687,7 @@ function drawHelp(v) {
     mergeable(v.scene) && "«Parole intere» unisce i pezzi di una parola: i pesi si sommano sulle colonne e si mediano sulle righe, " +
       "che così sommano ancora a 1. Il segno · apre un pezzo che continua la parola.",
     v.scene.second && "Il modello ha letto due frasi insieme, A e poi B: «A → B» lascia soltanto i pesi da un pezzo di A a uno di B. I numeri non cambiano.",
-    v.scene.load && "«Dentro un peso» mostra il conto: la query di chi guarda, le chiavi, gli addendi del loro prodotto.",
+    v.scene.inside && "«Dentro un peso» mostra il conto di ogni peso: la query di chi guarda, le chiavi, gli addendi dei loro prodotti.",
     v.scene.off && "«Spegni la testa» la toglie al modello, che traduce senza: guarda ancora, ma non riporta nulla.",
     v.scene.levels && `I pesi di questa vista hanno un errore inferiore a ${String(1 / v.scene.levels).replace(".", ",")}.`,
   ];
@@ -742,7 +700,7 @@ function drawFoot(v) {
     html("div", { class: "comandi" }, act("link", "Copia il collegamento", () => copyLink(v)), act("svg", "Salva SVG", () => saveSvg(v)),
       act("png", "Salva PNG", () => savePng(v)), html("span", { class: "esito", "aria-live": "polite" })),
     fold(v, "tabella", "Tabella dei numeri", () => drawTable(v)),
-    v.scene.load && fold(v, "dentro", "Dentro un peso", () => drawInside(v)),
+    v.scene.inside && fold(v, "dentro", "Dentro un peso", () => v.inside),
     fold(v, "aiuto", "Come si usa", () => drawHelp(v)),
   ];
 }
@@ -830,6 +788,7 @@ class Viewer {
     const names = ["comandi", "modello", "palco", "riquadro", "piede"], slots = names.map((name) => html("div", { class: name }));
     this.slots = Object.fromEntries(names.map((name, n) => [name, slots[n]]));
     build(this.slots.riquadro, { role: "status", "aria-live": "polite", tabindex: 0 }, []);
+    this.inside = html("div", { class: "disegno", tabindex: 0, role: "region", "aria-label": "Dentro un peso", "data-chiave": "conto" });
     this.root = html("div", { class: "vista", role: "group", "aria-label": "Visore dell'attenzione" }, ...slots);
     host.attachShadow({ mode: "open" }).append(html("style", {}, css), this.root);
     followTheme(host);
@@ -873,7 +832,7 @@ class Viewer {
     this.slots.riquadro.classList.toggle("vuoto", !focused(this));
     this.slots.riquadro.classList.toggle("fissato", this.state.focus !== null);
     fill(this.slots.riquadro, drawReadout(this));
-    if (this.state.dentro) fill(this.slots.piede, drawFoot(this));
+    if (this.state.dentro) fill(this.inside, this.scene.inside(this));
   }
 
   fit() {

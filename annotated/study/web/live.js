@@ -23,10 +23,10 @@ function toMap(kind, tables, queries, keys) {
   return withAxes({ kind, N, h, T, S, queries, keys }, weights);
 }
 
-// Di una testa: la fetta sua di una query, e delle chiavi che quella query ha guardato.
-function headVectors({ q, K }, h, H) { // → query (d_k,), chiavi (S, d_k)
-  const d_k = q.length / H, slice = (x) => x.subarray(h * d_k, (h + 1) * d_k);
-  return { q: slice(q), K: K.map(slice) };
+// Di una testa: la sua fetta di una query, e delle chiavi che quella query ha guardato. (Nel decoder K, intanto, si è allungata.)
+function headVectors({ weights, q, K }, h) { // → query (d_k,), chiavi (S, d_k)
+  const d_k = q.length / weights.length, slice = (x) => x.subarray(h * d_k, (h + 1) * d_k);
+  return { q: slice(q), K: K.slice(0, weights[h].length).map(slice) };
 }
 
 // L'esito del modello vivo, dai passi che ha scritto fin qui.
@@ -34,17 +34,61 @@ function liveResult({ model, tokenizer }, text, ids, encoded, steps) {
   const source = ids.map((id) => tokenizer.pieces[id]), written = steps.map(({ id }) => tokenizer.pieces[id]);
   const read = encoded.attention.map(({ weights }) => weights), known = [tokenizer.pieces[BOS], ...written.slice(0, -1)];
   const tables = (kind) => range(model.layers[kind]).map((l) => range(model.heads[kind]).map((h) => steps.map((one) => one[kind][l].weights[h])));
-  const vectors = (kind, l, i) => (kind === "encoder" ? { q: encoded.attention[l].Q[i], K: encoded.attention[l].K } : steps[i][kind][l]);
+  const looked = (kind, l, i) => (kind === "encoder" ? { ...encoded.attention[l], q: encoded.attention[l].Q[i] } : steps[i][kind][l]);
   const maps = [toMap("encoder", read, source, source), toMap("decoder", tables("decoder"), written, known), toMap("cross", tables("cross"), written, source)];
   return {
     text, translation: tokenizer.decode(steps.map(({ id }) => id)),
     candidates: steps.map(({ candidates }) => candidates.map(({ id, probability }) => [tokenizer.pieces[id], probability])),
-    maps: maps.map((map) => ({ ...map, inside: (l, h, i) => headVectors(vectors(map.kind, l, i), h, map.h) })),
+    maps: maps.map((map) => ({ ...map, vectors: (l, h, i) => headVectors(looked(map.kind, l, i), h) })),
   };
 }
 
 // Il passo in cui il modello ha esitato di più: quello in cui il primo candidato è meno probabile.
 const hesitation = ({ candidates }) => range(candidates.length).reduce((a, b) => (candidates[b][0][1] < candidates[a][0][1] ? b : a));
+
+// ---------------------------------------------------------------- dentro un peso: la query, le chiavi, gli addendi
+
+// Un vettore in quadretti: i numeri positivi in alto, i negativi in basso, coperti quanto valgono rispetto a `most`.
+function drawVector(x, most) {
+  const canvas = html("canvas", { width: x.length, height: 2, "aria-hidden": "true" }), pen = canvas.getContext("2d");
+  x.forEach((value, n) => {
+    pen.globalAlpha = tone(value / most);
+    pen.fillStyle = value < 0 ? LESS : MORE;
+    pen.fillRect(n, value < 0 ? 1 : 0, 1, 1);
+  });
+  return canvas;
+}
+const peak = (vectors) => vectors.reduce((most, x) => x.reduce((a, b) => Math.max(a, Math.abs(b)), most), 0);
+
+// Da dove viene ogni peso di una riga. `load` dice come avere il modello: le risposte pronte portano i pesi già fatti.
+function drawInside(v, load) {
+  const { kind, vectors } = mapOf(v), { l, heads: [h, ...others] } = opened(v), { over, focus, words } = v.state;
+  const at = [over, focus].find((one) => one && one.query !== null); // chi indica una colonna tiene la riga fissata
+  if (!vectors) return offerModel(load);
+  if (others.length || words || !at) return [html("p", {}, "Lascia in vista una testa sola, i pezzi divisi, e scegli un pezzo che guarda.")];
+  const [{ panel: { rows, columns, channels: [{ matrix }] } }] = v.drawings, weights = matrix[at.query];
+  const { q, K } = vectors(l, h, at.query), d_k = q.length, terms = K.map((k) => k.map((x, n) => (x * q[n]) / Math.sqrt(d_k)));
+  const chosen = over?.key ?? at.key, first = K[chosen] ? chosen : weights.indexOf(Math.max(...weights));
+  const order = range(d_k).sort((a, b) => terms[first][b] - terms[first][a]), [mostVector, mostTerm] = [peak([q, ...K]), peak(terms)];
+  const vector = (x, most) => drawVector(order.map((n) => x[n]), most);
+  const row = (title, ...tds) => html("tr", {}, html("th", { scope: "row" }, title), ...tds.map((one) => html("td", {}, one)));
+  const line = (k, j) => row(columns[j], vector(k, mostVector), vector(terms[j], mostTerm), signed(terms[j].reduce((a, b) => a + b, 0)), number(weights[j]));
+  const who = `${["encoder", "self"].includes(kind) ? "" : "chi scrive "}«${rows[at.query]}»`; // nel decoder guarda chi ha letto fin lì
+  return [
+    html("p", {}, `Strato ${l + 1}, testa ${h + 1}: quanto ${who} guarda ogni pezzo. La sua query e la chiave di un pezzo hanno ${d_k} numeri: `,
+      `si moltiplicano posto per posto, si divide per √${d_k}, si somma; la softmax delle somme dà i pesi.`),
+    html("table", {}, html("tr", {}, html("td"), ...["query e chiavi", "addendi", "somma", "peso"].map((text) => html("th", { scope: "col" }, text))),
+      row("query", vector(q, mostVector), "", "", ""), ...K.map(line)),
+    html("p", { class: "nota" }, ...[[MORE, "positivi, in alto"], [LESS, "negativi, in basso"]].flatMap(([color, text]) => [html("span", { class: "canale", style: `--colore: ${color}` }, text), "; "]),
+      `più un quadretto è pieno, più il numero è lontano da zero, e gli addendi hanno una scala loro. I ${d_k} posti stanno in ogni riga nello stesso ordine, dall'addendo più grande di «${columns[first]}» al più piccolo.`)];
+}
+
+function offerModel({ text, note, busy, start }) {
+  return [html("p", {}, "Questa risposta era già scritta nella pagina: porta i pesi, e non i vettori da cui vengono."), note,
+    html("button", { type: "button", class: "tutte", "data-chiave": "carica", "aria-disabled": busy && "true", click: start }, busy ? "Carico il modello…" : text)];
+}
+
+// ---------------------------------------------------------------- la casella
 
 // Un modello si carica una volta per pagina, quante che siano le caselle che lo usano.
 const loaded = (globalThis.annotatedModels ??= new Map());
@@ -57,8 +101,8 @@ class LiveBox {
   constructor(host, styles, data, ready) { // `ready`: di ogni modello, gli esiti delle frasi pronte
     const shadow = host.attachShadow({ mode: "open" }), [viewerStyle, style] = styles;
     // `off`: le teste spente; `plain`: la traduzione con tutte accese; `run`: quale richiesta è l'ultima; `picked`: il passo di
-    // cui si vedono i candidati, se lo si è scelto; `looking`: se dopo la traduzione si va a guardarla
-    Object.assign(this, { host, data, m: 0, live: null, ready, result: null, off: new Set(), plain: "", run: 0, loading: false, asked: "", picked: null, wanted: null, looking: false });
+    // cui si vedono i candidati, se lo si è scelto; `looking`: che cosa si va a guardare dopo la traduzione
+    Object.assign(this, { host, data, m: 0, live: null, ready, result: null, off: new Set(), plain: "", run: 0, loading: false, asked: "", picked: null, wanted: null, looking: null });
     this.offer = html("div", { class: "offerta", hidden: true });
     this.status = html("p", { role: "status", class: "stato" });
     this.warning = html("p", { role: "status", class: "avviso" });
@@ -86,9 +130,17 @@ class LiveBox {
 
   get model() { return this.data.models[this.m]; }
   get size() { return `circa ${Math.ceil(this.model.bytes / 1e6)} MB`; }
+  get metered() { // l'avviso per chi, forse, paga ciò che scarica
+    const phone = matchMedia("(max-width: 40rem)").matches || navigator.connection?.saveData;
+    return phone && html("p", {}, html("strong", {}, "Con una rete a consumo pensaci: "), "meglio il Wi-Fi.");
+  }
+  get load() { // per il visore: come avere il modello, quando la risposta era già pronta
+    const here = loaded.has(this.model.url), text = here ? "Usa il modello" : `Carica il modello (${this.size})`;
+    return { text, note: !here && this.metered, busy: this.loading, start: () => this.loadFor(this.result.text) };
+  }
   get scene() {
-    const toggle = (name) => this.toggle(name), load = { size: this.size, now: () => this.loadFor(this.result.text) };
-    return { sentences: [this.result.maps], names: [], pairs: [], colors: this.data.colors, levels: this.result.levels, off: this.off, toggle, load };
+    const toggle = (name) => this.toggle(name), inside = (v) => drawInside(v, this.load);
+    return { sentences: [this.result.maps], names: [], pairs: [], colors: this.data.colors, levels: this.result.levels, off: this.off, toggle, inside };
   }
   known(text) { return this.ready[this.m].find((sentence) => sentence.text === text); }
   say(message) { this.status.textContent = message; }
@@ -117,7 +169,7 @@ class LiveBox {
 
   // -------- tradurre
   submit() {
-    this.looking = true;
+    this.looking = () => this.look();
     this.translate();
   }
 
@@ -176,8 +228,8 @@ class LiveBox {
     const before = this.off.size ? ` Con tutte le teste accese: «${this.plain}»` : "";
     this.say(`${message}${before}`.trim());
     remember(this.address(toFields(this.viewer)));
-    if (this.looking) this.look();
-    this.looking = false;
+    this.looking?.();
+    this.looking = null;
   }
 
   look() { // porta in vista la traduzione e il disegno, se il disegno sta più giù; il fuoco resta dov'è
@@ -200,14 +252,12 @@ class LiveBox {
 
   // Senza modello e senza risposta pronta: si chiede prima di scaricare.
   ask() {
-    const phone = matchMedia("(max-width: 40rem)").matches || navigator.connection?.saveData, { size } = this;
-    const why = this.off.size ? "Per spegnere una testa" : "Per questa frase";
+    const { size } = this, why = this.off.size ? "Per spegnere una testa" : "Per questa frase";
     const load = html("button", { type: "button", class: "forte", click: () => this.fetchModel() }, `Carica il modello (${size})`);
     const refuse = html("button", { type: "button", click: () => this.giveUp("Va bene: le frasi pronte rispondono senza scaricare nulla.") }, "No, grazie");
-    this.offer.replaceChildren(
+    fill(this.offer, [
       html("p", {}, `${why} il modello deve arrivare in questa pagina: ${size}, una volta sola. Poi traduce qui, e ciò che scrivi non esce da questo browser.`),
-      ...(phone ? [html("p", {}, html("strong", {}, "Con una rete a consumo pensaci: "), "meglio il Wi-Fi.")] : []),
-      html("div", { class: "gruppo" }, load, refuse));
+      this.metered, html("div", { class: "gruppo" }, load, refuse)]);
     this.offer.hidden = false;
     this.say("");
     load.focus();
@@ -215,7 +265,7 @@ class LiveBox {
 
   giveUp(message) {
     this.offer.hidden = true;
-    this.looking = false;
+    this.looking = null;
     this.warning.textContent = "";
     this.off.clear();
     if (this.result) this.show(this.result);
@@ -226,7 +276,9 @@ class LiveBox {
   async fetchModel() {
     const bar = html("progress", { max: 1, value: 0, "aria-label": "caricamento del modello" }), text = html("span", {}, "0 %");
     this.offer.replaceChildren(html("p", {}, "Carico il modello… ", text), bar);
+    this.offer.hidden = false;
     this.loading = true;
+    if (this.result) this.viewer.show(this.scene);
     const { m } = this;
     try {
       const live = await modelAt(this.model.url, (done, total) => { bar.value = done / total; text.textContent = percent(done / total); });
@@ -239,9 +291,16 @@ class LiveBox {
     }
   }
 
-  loadFor(text) { // il modello serve, e il lettore l'ha già detto
+  loadFor(text) { // il modello lo chiede il visore, per la risposta che mostra; poi ci si torna
+    if (this.loading) return;
     this.box.value = text;
-    if (!this.loading) this.fetchModel();
+    this.fetchModel();
+    this.offer.scrollIntoView({ block: "center" });
+    this.looking = () => {
+      const summary = this.viewer.slots.piede.querySelector("summary[data-chiave='dentro']");
+      summary.scrollIntoView();
+      summary.focus({ preventScroll: true });
+    };
   }
 
   async change(m) { // un altro modello: se i suoi pesi ci sono già si usa, se no rispondono le frasi pronte

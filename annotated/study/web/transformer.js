@@ -215,12 +215,12 @@ class Transformer {
 
   // Un passo del decoder (cap. 8): dall'ultimo pezzo scritto ai logit del prossimo. `cache` ha, per blocco, chiavi e valori dei
   // pezzi già scritti; si allunga di una riga, e del pezzo nuovo soltanto si calcolano i prodotti (cap. 16).
-  step(id, memory, cache) { // → logit (V,); di ogni blocco i pesi, (h, t) del decoder e (h, S) della cross-attention, e chi li ha dati
+  step(id, memory, cache) { // → logit (V,); di ogni blocco i pesi, (h, t) del decoder e (h, S) della cross-attention, con la query e le chiavi
     let x = this.embed([id], cache[0].K.length);
     const attention = { decoder: [], cross: [] };
     const look = (kind, layer, name, x, seen) => {
       const { out, weights, Q: [q], K } = this.attend(name, kind, layer, x, seen); // T = 1: una query, una riga per testa
-      attention[kind].push({ weights: weights.map(([row]) => row), q, K: [...K] }); // le chiavi di adesso: poi si allungano
+      attention[kind].push({ weights: weights.map(([row]) => row), q, K });
       return out;
     };
     cache.forEach((known, layer) => {
@@ -249,7 +249,7 @@ class Transformer {
   // ---------------------------------------------------------------- dai logit alla frase (cap. 16)
 
   // Scrive la traduzione un pezzo alla volta, e a ogni pezzo rende ciò che è successo: i candidati con le probabilità, i logit,
-  // i pesi. Sceglie il più probabile (greedy); se `forced` è dato scrive quello, come in addestramento (teacher forcing).
+  // i pesi con le query e le chiavi. Sceglie il più probabile (greedy); se `forced` è dato scrive quello, come in addestramento (teacher forcing).
   *write(source, { forced = null, extra = 50, encoded = this.encode(source) } = {}) { // source (S,), EOS compreso
     const cache = this.emptyCache(), limit = forced ? forced.length : this.limit(source, extra);
     let id = BOS;
