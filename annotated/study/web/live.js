@@ -73,7 +73,7 @@ function drawInside(v, load) {
   const vector = (x, most) => drawVector(order.map((n) => x[n]), most);
   const row = (title, ...tds) => html("tr", {}, html("th", { scope: "row" }, title), ...tds.map((one) => html("td", {}, one)));
   const line = (k, j) => row(columns[j], vector(k, mostVector), vector(terms[j], mostTerm), signed(terms[j].reduce((a, b) => a + b, 0)), number(weights[j]));
-  const who = `${["encoder", "self"].includes(kind) ? "" : "chi scrive "}«${rows[at.query]}»`; // nel decoder guarda chi ha letto fin lì
+  const who = `${kind === "encoder" ? "" : "chi scrive "}«${rows[at.query]}»`; // nel decoder guarda chi ha letto fin lì
   return [
     html("p", {}, `Strato ${l + 1}, testa ${h + 1}: quanto ${who} guarda ogni pezzo. La sua query e la chiave di un pezzo hanno ${d_k} numeri: `,
       `si moltiplicano posto per posto, si divide per √${d_k}, si somma; la softmax delle somme dà i pesi.`),
