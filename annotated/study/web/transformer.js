@@ -249,7 +249,7 @@ class Transformer {
   // ---------------------------------------------------------------- dai logit alla frase (cap. 16)
 
   // Scrive la traduzione un pezzo alla volta, e a ogni pezzo rende ciò che è successo: i candidati con le probabilità, i logit,
-  // i pesi con le query e le chiavi. Sceglie il più probabile (greedy); se `forced` è dato scrive quello, come in addestramento (teacher forcing).
+  // i pesi, le query e le chiavi. Sceglie il più probabile (greedy); se `forced` è dato scrive quello (teacher forcing).
   *write(source, { forced = null, extra = 50, encoded = this.encode(source) } = {}) { // source (S,), EOS compreso
     const cache = this.emptyCache(), limit = forced ? forced.length : this.limit(source, extra);
     let id = BOS;
