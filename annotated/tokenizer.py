@@ -51,7 +51,7 @@ def _explain(error: str, vocab_size: int) -> str:
         advice = f"al più {limit[1]}" if limit else "meno"
     return f"{what}: chiedine {advice} (--vocab-size)."
 
-# %% ../book/11_tokenizzazione.ipynb #26f68d32
+# %% ../book/11_tokenizzazione.ipynb #5f399256
 _APOSTROPHES = str.maketrans("’ʼ´", "'''")  # come li scrivono telefoni e programmi di scrittura
 
 
@@ -82,7 +82,7 @@ class Tokenizer:
         return self._processor.encode(plain, num_threads=-1)
 
     def decode(self, ids: list[list[int]]) -> list[str]:
-        "Da indici a frasi; i pezzi speciali spariscono."
+        "Da indici a frasi; riempitivo, inizio e fine spariscono, uno sconosciuto diventa «⁇»."
         return self._processor.decode(ids)
 
     def pieces(self, ids: list[int]) -> list[str]:

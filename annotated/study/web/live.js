@@ -12,7 +12,7 @@ const list = (texts) => new Intl.ListFormat("it").format(texts);
 const duration = (ms) => (ms < 1000 ? `${Math.max(1, Math.round(ms))} millisecondi` : `${decimal(ms / 1000, 1)} secondi`);
 const NOTHING = "Scrivi una frase in inglese, o scegline una pronta.";
 const REDRAW = 100; // mentre il modello scrive si ridisegna al più ogni tanti millisecondi
-const WORDS = /[\p{L}\p{M}\p{N}]+|\S/gu, WORD = /^[\p{L}\p{M}\p{N}]+$/u; // di un testo, le parole e i segni fuori delle parole
+const WORDS = /[\p{L}\p{M}\p{N}]+|\p{RI}{2}|\S(?:\u200d\S|[\ufe0f\p{EMod}])*/gu, WORD = /^[\p{L}\p{M}\p{N}]+$/u; // di un testo, le parole, e uno per uno i segni e le emoji
 const [ENCODER, , CROSS] = range(3); // l'ordine delle mappe: encoder, decoder, cross
 const sourceOf = ({ maps }) => maps[ENCODER].query, writtenOf = ({ maps }) => maps[CROSS].query;
 
@@ -37,7 +37,7 @@ function liveResult({ model, tokenizer }, text, ids, encoded, steps) {
   const looked = (kind, l, i) => (kind === "encoder" ? { ...encoded.attention[l], q: encoded.attention[l].Q[i] } : steps[i][kind][l]);
   const maps = [toMap("encoder", read, source, source), toMap("decoder", tables("decoder"), written, known), toMap("cross", tables("cross"), written, source)];
   return {
-    text, translation: tokenizer.decode(steps.map(({ id }) => id)),
+    text, translation: tokenizer.decode(steps.map(({ id }) => id)), open: steps.at(-1).id !== EOS, // sta ancora scrivendo
     candidates: steps.map(({ candidates }) => candidates.map(({ id, probability }) => [tokenizer.pieces[id], probability])),
     maps: maps.map((map) => ({ ...map, vectors: (l, h, i) => headVectors(looked(map.kind, l, i), h) })),
   };
@@ -102,15 +102,16 @@ class LiveBox {
     const shadow = host.attachShadow({ mode: "open" }), [viewerStyle, style] = styles;
     // `off`: le teste spente; `plain`: la traduzione con tutte accese; `run`: quale richiesta è l'ultima; `picked`: il passo di
     // cui si vedono i candidati, se lo si è scelto; `looking`: che cosa si va a guardare dopo la traduzione
-    Object.assign(this, { host, data, m: 0, live: null, ready, result: null, off: new Set(), plain: "", run: 0, loading: false, asked: "", picked: null, wanted: null, looking: null });
+    Object.assign(this, { host, data, m: 0, live: null, ready, result: null, off: new Set(), plain: "", run: 0, whole: new Map(), loading: false, asked: "", picked: null, wanted: null, looking: null });
     this.offer = html("div", { class: "offerta", hidden: true });
     this.status = html("p", { role: "status", class: "stato" });
     this.warning = html("p", { role: "status", class: "avviso" });
+    this.said = html("p", { role: "status", class: "detto" }); // per chi ascolta: la traduzione
     this.choices = html("div", { class: "modelli" });
     this.answer = html("div", { class: "esito" });
-    this.reply = html("div", { class: "risposta" }, this.status, this.warning, this.answer);
+    this.reply = html("div", { class: "risposta", tabindex: -1 }, this.said, this.status, this.warning, this.answer);
     this.candidates = html("section", { class: "candidati" });
-    this.pieces = html("div", { class: "esito" });
+    this.pieces = html("div", { class: "esito", pointerleave: () => this.viewer.set({ over: null }) }); // le file dentro si rifanno
     const figure = html("div");
     reserve(figure);
     shadow.append(html("style", {}, style), html("div", { class: "vivo", role: "group", "aria-label": "Traduttore dall'inglese all'italiano" },
@@ -148,7 +149,7 @@ class LiveBox {
   // -------- gli elementi fermi
   drawForm() {
     const enter = (event) => {
-      if (event.key !== "Enter" || event.shiftKey) return;
+      if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
       event.preventDefault();
       this.submit();
     };
@@ -195,7 +196,7 @@ class LiveBox {
   async write(text, ids, mine) {
     const { model, tokenizer } = this.live;
     model.off = new Set();
-    if (this.off.size) this.plain = tokenizer.decode(model.greedy(ids));
+    if (this.off.size) this.plain = this.known(text)?.translation ?? this.whole.get(`${this.m} ${text}`) ?? tokenizer.decode(model.greedy(ids));
     model.off = this.off;
     const { picked } = this, { focus, k } = this.viewer.state, steps = [];
     let spent = 0, drawn = performance.now(), cost = 0; // di tutto il tempo, il disegno ne prende al più un quinto
@@ -225,8 +226,10 @@ class LiveBox {
   finish(result, message = "", change = {}) {
     this.show(result, this.wanted ?? change); // ciò che l'indirizzo chiede, la prima volta
     this.wanted = null;
+    if (!this.off.size) this.whole.set(`${this.m} ${result.text}`, result.translation);
     const before = this.off.size ? ` Con tutte le teste accese: «${this.plain}»` : "";
     this.say(`${message}${before}`.trim());
+    this.said.textContent = `Traduzione: ${result.translation}`;
     remember(this.address(toFields(this.viewer)));
     this.looking?.();
     this.looking = null;
@@ -268,13 +271,20 @@ class LiveBox {
     this.looking = null;
     this.warning.textContent = "";
     this.off.clear();
-    if (this.result) this.show(this.result);
+    if (this.result) {
+      this.m = this.result.m; // si torna al modello di ciò che si vede
+      this.show(this.result);
+      const { m } = this;
+      loaded.get(this.model.url)?.then((live) => { if (m === this.m) this.live = live; }, () => {});
+    }
     this.say(message);
     this.box.focus();
   }
 
   async fetchModel() {
     const bar = html("progress", { max: 1, value: 0, "aria-label": "caricamento del modello" }), text = html("span", {}, "0 %");
+    if (this.offer.matches(":focus-within")) this.reply.focus({ preventScroll: true }); // il bottone sparisce
+    this.say("Carico il modello.");
     this.offer.replaceChildren(html("p", {}, "Carico il modello… ", text), bar);
     this.offer.hidden = false;
     this.loading = true;
@@ -321,7 +331,7 @@ class LiveBox {
 
   // -------- mostrare: l'esito nel visore, e intorno i pezzi e i candidati
   show(result, change) {
-    this.result = result;
+    this.result = { m: this.m, ...result }; // di quale modello è
     if (this.picked >= result.candidates.length) this.picked = null;
     this.viewer.show(this.scene, change);
     this.pick(this.viewer);
@@ -346,8 +356,9 @@ class LiveBox {
 
   refresh() {
     this.drawChoices();
-    const { text } = this.result, before = text !== this.asked && html("p", { class: "titolo" }, "Traduzione di «", html("i", { lang: "en" }, text), "»:");
-    fill(this.answer, [before, html("p", { class: "traduzione", lang: "it" }, this.result.translation), this.drawTools()]);
+    const { text, m, open, translation } = this.result, other = m !== this.m && ` (${this.data.models[m].name})`;
+    const before = (other || text !== this.asked) && html("p", { class: "titolo" }, "Traduzione di «", html("i", { lang: "en" }, text), "»", other, ":");
+    fill(this.answer, [before, html("p", { class: "traduzione", lang: "it" }, translation + (open ? " …" : "")), this.drawTools()]);
     fill(this.candidates, this.drawCandidates());
     fill(this.pieces, [this.drawRow("source", "en", "L'inglese, in pezzi"), this.drawRow("written", "it", "L'italiano, un pezzo alla volta")]);
   }
@@ -369,8 +380,7 @@ class LiveBox {
       "data-chiave": `${side}${i}`, "aria-pressed": String(asks && rows.includes(i)),
       click: () => this.choosePiece(side, i, asks), pointerenter: (event) => event.pointerType === "mouse" && this.hoverPiece(i, asks, seen),
     }, piece, looked(i) >= 0.005 && html("small", {}, percent(looked(i)))));
-    const leave = () => this.viewer.set({ over: null });
-    return html("div", {}, html("p", { class: "titolo" }, title), html("div", { class: "pezzi", role: "group", "aria-label": title, lang, pointerleave: leave }, ...buttons));
+    return html("div", {}, html("p", { class: "titolo" }, title), html("div", { class: "pezzi", role: "group", "aria-label": title, lang }, ...buttons));
   }
 
   seenBy(rows) { // quanto i pezzi `rows` guardano ogni chiave, in media sulle teste in vista
@@ -437,6 +447,7 @@ class LiveBox {
     if (!fields) return false;
     const m = Math.max(0, this.data.models.findIndex(({ name }) => name === fields.get("modello")));
     if (m !== this.m) Object.assign(this, { m, live: null });
+    this.picked = null;
     const heads = this.ready[m][0].maps.flatMap(({ kind, N, h }) => range(N * h).map((n) => `${kind}.${Math.floor(n / h)}.${n % h}`));
     this.off = new Set((fields.get("spente") ?? "").split("_").filter((name) => heads.includes(name)));
     this.box.value = this.asked = (fields.get("frase") ?? "").trim();
@@ -444,7 +455,8 @@ class LiveBox {
     if (this.known(this.asked)) this.show(this.known(this.asked), this.wanted); // si vede subito, anche se poi serve il modello
     reveal(this.host);
     this.host.scrollIntoView();
-    this.translate();
+    if (this.live || !loaded.has(this.model.url)) this.translate();
+    else loaded.get(this.model.url).then((live) => { if (m === this.m) this.live = live; }, () => {}).then(() => this.translate()); // i pesi ci sono già
     return true;
   }
 }
@@ -453,6 +465,9 @@ const readAnswers = (sentences) => Promise.all(sentences.map(async (one) => ({ .
 
 async function startLive(viewerStyle, style, data) {
   const hosts = [...document.querySelectorAll(`[data-vivo="${CSS.escape(data.anchor)}"]`)].filter(reserve);
-  const ready = await Promise.all(data.models.map(({ sentences }) => readAnswers(sentences)));
+  const ready = await Promise.all(data.models.map(({ sentences }) => readAnswers(sentences))).catch((error) => {
+    for (const host of hosts) host.append("Questo browser non sa mostrare il traduttore: aggiornalo.");
+    throw error;
+  });
   for (const host of hosts) whenNear(host, data.anchor, () => new LiveBox(host, [viewerStyle, style], data, ready).open());
 }
