@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['PRETRAINED', 'RECIPES', 'BRANCH_SCALE', 'Recipe', 'make_parser', 'main']
 
-# %% ../book/90_riga_di_comando.ipynb #35b8db44
+# %% ../book/90_riga_di_comando.ipynb #8e4e43a8
 import argparse
 import json
 import os
@@ -13,14 +13,14 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext, redirect_stderr, suppress
 from dataclasses import fields, replace
 from datetime import timedelta
 from importlib.util import find_spec
 from itertools import compress
 from pathlib import Path
 from shlex import quote
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, TextIO
 from unicodedata import normalize
 
 import torch
@@ -101,7 +101,7 @@ def _device(name: str) -> torch.device:
         torch.set_float32_matmul_precision("high")
     return x.device
 
-# %% ../book/90_riga_di_comando.ipynb #291043af
+# %% ../book/90_riga_di_comando.ipynb #1f0631c5
 def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) == 0:
         raise argparse.ArgumentTypeError(f"serve un intero positivo, non «{text}»")
@@ -124,7 +124,15 @@ def _repetition(text: str) -> tuple[str, float]:
 
 
 def _model_name(text: str) -> str:
-    return str(Path(text).resolve()) if text and os.path.exists(os.path.join(text, "config.json")) else text
+    if not text:
+        raise argparse.ArgumentTypeError("serve un modello, il nome o la cartella: questo è vuoto")
+    return str(Path(text).resolve()) if os.path.exists(os.path.join(text, "config.json")) else text
+
+
+def _folder(text: str) -> Path:
+    if not text:
+        raise argparse.ArgumentTypeError("serve il nome di una cartella: questo è vuoto")
+    return Path(text)
 
 
 def _share(text: str) -> float:
@@ -176,7 +184,7 @@ def _corpus_vocabulary(
     tokenizer.save(path)
     return tokenizer
 
-# %% ../book/90_riga_di_comando.ipynb #bea70993
+# %% ../book/90_riga_di_comando.ipynb #315203cb
 def _corpora(
     args: argparse.Namespace, folder: Path, tokenizer: Tokenizer | None, max_len: int
 ) -> tuple[Tokenizer, Corpus, Corpus]:  # vocabolario, addestramento, validazione
@@ -186,15 +194,20 @@ def _corpora(
         unseen = [pair for pair in _microlingua_pairs(600, seed=1) if pair.source not in known][:500]
         sentences = (sentence for pair in examples for sentence in pair)
         tokenizer = tokenizer or _vocabulary(args, folder, sentences)
-        return tokenizer, encode_pairs(examples, tokenizer, max_len), encode_pairs(unseen, tokenizer, max_len)
+        parts = examples, unseen, _microlingua_pairs(500, held_out=True)  # gli ultimi sono la misura finale
+        training, validation, final = (encode_pairs(part, tokenizer, max_len) for part in parts)
+        if skipped := training.skipped + validation.skipped + final.skipped:
+            told = f"{number(skipped)} coppie della microlingua non entrano in {max_len} pezzi"
+            raise AnnotatedError(f"{told}. Alza --vocab-size, o max_len nella forma.")
+        return tokenizer, training, validation
     data, repeat = find_data(args.data), dict(args.repeat)
     deque(read_pairs(data.valid), maxlen=0)  # un file sbagliato si rifiuta prima di cominciare
+    if not any(True for file in data.train for _ in read_pairs(file, repeat)):
+        raise AnnotatedError(f"{args.data}: --repeat non lascia nessuna coppia. Non azzerarle tutte.")
     tokenizer = tokenizer or _corpus_vocabulary(args, folder, data.train, repeat)
     training = load_corpus(data.train, tokenizer, max_len, folder / "data", repeat)
     validation = load_corpus([data.valid], tokenizer, max_len, folder / "data")
     for name, corpus in (("addestramento", training), ("validazione", validation)):
-        if not len(corpus) and not corpus.skipped:
-            raise AnnotatedError(f"{args.data}: --repeat non lascia nessuna coppia. Non azzerarle tutte.")
         if not len(corpus):
             told = f"nessuna coppia di {name} entra in {max_len} pezzi"
             raise AnnotatedError(f"{args.data}: {told}. Dividi le frasi.")
@@ -302,7 +315,7 @@ def _save_options(args: argparse.Namespace, folder: Path) -> None:
     with atomic_write(folder / "options.json") as file:
         file.write(json.dumps(_chosen(args), indent=1).encode())
 
-# %% ../book/90_riga_di_comando.ipynb #cf944f75
+# %% ../book/90_riga_di_comando.ipynb #647361db
 def _start(args: argparse.Namespace, folder: Path) -> tuple[Transformer | None, Tokenizer | None]:
     "Il modello da cui si parte, con il suo vocabolario, se c'è: di chi riprende conta solo la forma."
     state = folder / "state.safetensors"
@@ -326,11 +339,14 @@ def _shape(name: str, vocab_size: int, **changes: Any) -> Config:
     with open_input(name) as file:
         text = file.read()
     try:
-        return Config(**json.loads(text) | {"vocab_size": vocab_size} | changes)
+        written = json.loads(text)
+        if "vocab_size" in written:
+            raise AnnotatedError("vocab_size non è della forma. Togli il campo, e dillo con --vocab-size.")
+        return Config(**written | {"vocab_size": vocab_size} | changes)
     except AnnotatedError as error:
         raise AnnotatedError(f"{name}: {error}") from error
     except (ValueError, TypeError, RecursionError) as error:
-        known = ", ".join(field.name for field in fields(Config))
+        known = ", ".join(field.name for field in fields(Config) if field.name != "vocab_size")
         raise AnnotatedError(f"{name}: servono i campi di `Config`, in JSON: {known}.") from error
 
 
@@ -414,7 +430,7 @@ def _measure_unseen(folder: Path, device: torch.device) -> None:
     scores = evaluate(hypotheses, [pair.target for pair in unseen])
     _say(f"coppie di nomi mai viste insieme: {number(scores.exact, '.1%')} di frasi tradotte esattamente")
 
-# %% ../book/90_riga_di_comando.ipynb #28c66b1f
+# %% ../book/90_riga_di_comando.ipynb #10860c61
 _SCALES = ", ".join(f"{scale} per {name}" for name, scale in BRANCH_SCALE.items())
 _BRANCHES = f"grandezza, in un modello nuovo, delle matrici che chiudono i rami ({_SCALES}; altrimenti 1)"
 
@@ -435,7 +451,7 @@ def _add_train(commands: Any) -> None:
     add("--data", type=Path, metavar="CARTELLA", help="train*.tsv e valid.tsv; senza, la microlingua")
     add("--config", metavar="NOME", help=f"{', '.join(PRESETS)}, o un file .json (predefinito: mini)")
     where = "dove scrivere (predefinita: runs/FORMA; con --init, runs/MODELLO)"
-    add("--out", type=Path, metavar="CARTELLA", help=where)
+    add("--out", type=_folder, metavar="CARTELLA", help=where)
     short = RECIPES["init"].training
     fewer = f"{short.max_steps} passi, warmup {short.warmup}, factor {short.factor}"
     start = f"parte dai pesi e dal vocabolario di un modello, nome o cartella (predefiniti: {fewer})"
@@ -597,13 +613,15 @@ def _translate(args: argparse.Namespace) -> None:
         for line in lines:
             _print(line)
 
-# %% ../book/90_riga_di_comando.ipynb #b9848ee3
+# %% ../book/90_riga_di_comando.ipynb #19e25c9b
 def _add_decoding(p: argparse.ArgumentParser) -> None:
     "Le opzioni di chi traduce."
     add = p.add_argument
     add("--model", default=PRETRAINED, metavar="NOME", help=f"cartella o nome (predefinito: {PRETRAINED})")
-    add("--beam", type=_positive, default=4, metavar="K", help="ipotesi della beam search; 1 = greedy")
-    add("--alpha", type=float, default=0.6, metavar="X", help="normalizzazione della lunghezza")
+    wide = "ipotesi della beam search; 1 = greedy (predefinito: 4)"
+    add("--beam", type=_positive, default=4, metavar="K", help=wide)
+    length = "normalizzazione della lunghezza (predefinita: 0.6)"
+    add("--alpha", type=float, default=0.6, metavar="X", help=length)
     usual = "dei pesi (predefinita: fp32 su CPU; su GPU bf16, o fp16 dove non c'è)"
     add("--precision", choices=PRECISIONS, help=usual)
     together = "pezzi che si traducono insieme (predefinito: 4096; su GPU 32768)"
@@ -622,7 +640,7 @@ def _add_translate(commands: Any) -> None:
     p.set_defaults(run=_translate)
     _add_decoding(p)
 
-# %% ../book/90_riga_di_comando.ipynb #b00b6df4
+# %% ../book/90_riga_di_comando.ipynb #b00aaf73
 def _evaluate(args: argparse.Namespace) -> None:
     _check_output(args.output, args.pairs)
     pairs = list(read_pairs(args.pairs))
@@ -641,18 +659,20 @@ def _evaluate(args: argparse.Namespace) -> None:
         progress=True, origin=str(args.pairs),
     )  # fmt: skip
     if args.output:
-        with atomic_write(args.output) as file:
-            file.writelines(f"{text}\n".encode() for text in hypotheses)
+        texts = iter(hypotheses)
+        with atomic_write(args.output) as file:  # una riga per coppia: vuota, se la coppia è scartata
+            file.writelines(f"{next(texts) if fit else ''}\n".encode() for fit in fits)
     _print(one_line(f"{args.pairs}: {len(pairs)} frasi, beam {args.beam}, alfa {args.alpha}"))
     _print(str(evaluate(hypotheses, [pair.target for pair in pairs], args.tokenize)))
 
-# %% ../book/90_riga_di_comando.ipynb #8d30160c
+# %% ../book/90_riga_di_comando.ipynb #fbe1d957
 def _add_evaluate(commands: Any) -> None:
     p = commands.add_parser("evaluate", help="traduce un file di coppie e misura BLEU e chrF")
     p.add_argument(
         "pairs", type=Path, metavar="FILE.tsv", help="tre colonne: fonte, frase, traduzione (anche .xz)"
     )
-    p.add_argument("--output", type=Path, metavar="FILE", help="scrive qui le traduzioni")
+    lines = "scrive qui le traduzioni, una riga per coppia"
+    p.add_argument("--output", type=Path, metavar="FILE", help=lines)
     words = "come BLEU divide le parole (predefinita: 13a; per il cinese zh, o char)"
     p.add_argument("--tokenize", choices=TOKENIZATIONS, default="13a", help=words)
     p.set_defaults(run=_evaluate)
@@ -686,7 +706,7 @@ def _add_attention(commands: Any) -> None:
     p.set_defaults(run=_attention)
     _add_device(p)
 
-# %% ../book/90_riga_di_comando.ipynb #3dd4b6dd
+# %% ../book/90_riga_di_comando.ipynb #f10af1e0
 def _export(args: argparse.Namespace) -> None:
     if args.sentence and args.to != "web":
         raise AnnotatedError("--sentence: è di una pagina web. Aggiungi --to web.")
@@ -709,15 +729,21 @@ def _download(args: argparse.Namespace) -> None:
     _say(str(download(args.name, args.out, progress=True)))
 
 
-def _prepare(args: argparse.Namespace) -> None:
-    _say(str(prepare(args.source, args.target, args.out, args.held_out, args.seed, progress=True)))
-    _say(f"Ora: annotated train --data {quote(str(args.out))} --config tiny --vocab-size 4000")
+_SHAPES = ((10_000, "mini", 250), (100_000, "tiny", 4000), (2_000_000, "small", 8000))  # fino a tante coppie
 
-# %% ../book/90_riga_di_comando.ipynb #c5e3bf8d
+
+def _prepare(args: argparse.Namespace) -> None:
+    written = prepare(args.source, args.target, args.out, args.held_out, args.seed, progress=True)
+    _say(str(written))
+    fit = ((shape, pieces) for limit, shape, pieces in _SHAPES if written.train <= limit)
+    shape, pieces = next(fit, ("base", 16_000))
+    _say(f"Ora: annotated train --data {quote(str(args.out))} --config {shape} --vocab-size {pieces}")
+
+# %% ../book/90_riga_di_comando.ipynb #bb25cf54
 def _add_export(commands: Any) -> None:
     p = commands.add_parser("export", help="scrive un modello per altri programmi, o da pubblicare")
     add = p.add_argument
-    add("out", type=Path, metavar="CARTELLA", help="dove scrivere")
+    add("out", type=_folder, metavar="CARTELLA", help="dove scrivere")
     kinds = "MarianMT; da pubblicare, il nostro in bfloat16; per una pagina web, un byte per peso"
     choices = ["marian", "annotated", "web"]
     add("--to", choices=choices, default="marian", help=f"{kinds} (predefinito: marian)")
@@ -733,7 +759,7 @@ def _add_prepare(commands: Any) -> None:
     add("source", type=Path, metavar="FILE", help="le frasi di partenza, una per riga (anche .xz)")
     add("target", type=Path, metavar="FILE", help="le traduzioni, nello stesso ordine")
     files = "dove scrivere train.tsv, valid.tsv e test.tsv"
-    add("--out", type=Path, required=True, metavar="CARTELLA", help=files)
+    add("--out", type=_folder, required=True, metavar="CARTELLA", help=files)
     share = "coppie di validazione, e di prova (predefinito: un ventesimo, al più 2000)"
     add("--held-out", type=_positive, metavar="N", help=share)
     add("--seed", type=int, default=1, metavar="N", help="decide quali (predefinito: 1)")
@@ -744,7 +770,7 @@ def _add_download(commands: Any) -> None:
     p = commands.add_parser("download", help="scarica un corpus pubblico")
     add = p.add_argument
     add("name", choices=list(CORPORA), metavar="NOME", help=", ".join(CORPORA))
-    add("--out", type=Path, required=True, metavar="CARTELLA", help="dove scrivere train.tsv e valid.tsv")
+    add("--out", type=_folder, required=True, metavar="CARTELLA", help="dove scrivere train.tsv e valid.tsv")
     p.set_defaults(run=_download)
 
 # %% ../book/90_riga_di_comando.ipynb #43233ff1
@@ -787,7 +813,7 @@ def make_parser() -> argparse.ArgumentParser:
         add(commands)
     return parser
 
-# %% ../book/90_riga_di_comando.ipynb #ad12330a
+# %% ../book/90_riga_di_comando.ipynb #4f7a7136
 def _flush() -> None:
     "Scrive ciò che resta; se non si può lo butta, perché Python, uscendo, non ci riprovi."
     try:
@@ -798,12 +824,33 @@ def _flush() -> None:
         raise
 
 
+class _Messages:
+    "Lo standard error: se chi lo leggeva se n'è andato ciò che si scrive si perde, e il lavoro continua."
+
+    def __init__(self, stream: TextIO):
+        self.stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+    def write(self, text: str) -> None:
+        with suppress(OSError):
+            self.stream.write(text)
+
+    def flush(self) -> None:
+        with suppress(OSError):
+            self.stream.flush()
+
+
 def main(
     argv: list[str] | None = None,  # gli argomenti; None = quelli della riga di comando
 ) -> int:  # 0 riuscito, 1 dati sbagliati, 130 interrotto, 141 nessuno legge; opzioni errate: SystemExit(2)
     "Il punto d'ingresso di `annotated`."
-    if sys.stderr is None:  # chi l'ha chiuso non vuole i messaggi
-        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - vale finché dura il comando
+    with open(os.devnull, "w") as nobody, redirect_stderr(_Messages(sys.stderr or nobody)):  # type: ignore
+        return _outcome(argv)
+
+
+def _outcome(argv: list[str] | None) -> int:
     try:
         try:
             args = make_parser().parse_args(argv)

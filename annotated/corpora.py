@@ -5,8 +5,9 @@
 # %% auto #0
 __all__ = ['CORPORA', 'PublicCorpus', 'clean', 'normalize', 'Lottery', 'Written', 'download', 'prepare']
 
-# %% ../book/91_corpora.ipynb #de5b458e
+# %% ../book/91_corpora.ipynb #9a3d873c
 import hashlib
+import os
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
@@ -101,7 +102,7 @@ def normalize(text: str) -> str:
     "La frase ridotta alle sue parole, minuscole e senza punteggiatura: se coincidono, è la stessa frase."
     return " ".join(re.findall(r"\w+", unicodedata.normalize("NFKC", text).casefold())) or text
 
-# %% ../book/91_corpora.ipynb #41443bde
+# %% ../book/91_corpora.ipynb #24f70c87
 class Lottery:
     "Trattiene le coppie delle `size` frasi di partenza con il numero più basso; le altre le restituisce."
 
@@ -111,6 +112,7 @@ class Lottery:
         self.heap: list[tuple[int, str]] = []  # (numero cambiato di segno, frase): in cima il più alto
 
     def put(self, key: str, pair: Pair) -> list[Pair]:  # le coppie che da ora sono di train
+        "Fa partecipare `pair`, la cui frase normalizzata è `key`."
         if key in self.winners:
             self.winners[key].append(pair)
             return []
@@ -139,15 +141,13 @@ class Written(NamedTuple):
         kept = f"train {train}, valid {valid}, test {test} coppie"
         return f"{kept}; scartate {empty} vuote e {shared} in comune con valid o test"
 
-# %% ../book/91_corpora.ipynb #cbceedc4
+# %% ../book/91_corpora.ipynb #51b28e15
 def _check(out: Path, valid_size: int) -> None:
     "Ciò che si può sapere prima di cominciare, di qualunque corpus si tratti."
     if valid_size < 1:
         raise AnnotatedError(f"{valid_size} coppie di validazione: ne serve almeno una.")
-    killed = any(out.glob(".*.parziale"))  # chi è stato ucciso può aver lasciato valid e test, non train
     for path in sorted(out.iterdir()) if out.is_dir() else []:
-        names = ("train",) if killed else ("train", "valid", "test")
-        if path.name.startswith(names) and ".tsv" in path.suffixes:
+        if path.name.startswith(("train", "valid", "test")) and ".tsv" in path.suffixes:
             raise AnnotatedError(
                 f"{path}: esiste già. Scegli un'altra cartella o togli i file .tsv di prima."
             )
@@ -237,7 +237,7 @@ def download(
     pairs = _read(corpus, "train", source)
     return _write(name.split("-")[0], out, held_out, lotteries, pairs, total, progress)
 
-# %% ../book/91_corpora.ipynb #f9679516
+# %% ../book/91_corpora.ipynb #e0550df4
 def prepare(
     source: str | Path,  # le frasi di partenza, una per riga, UTF-8 (anche .xz)
     target: str | Path,  # le traduzioni, nello stesso ordine
@@ -250,9 +250,12 @@ def prepare(
 
     Le coppie con una metà vuota, e quelle di train con la stessa frase di partenza di una di valid o di test,
     sono scartate e contate. Solleva `AnnotatedError`, senza lasciare file a metà, se un file manca o non è in
-    UTF-8, se le righe non sono altrettante, se in `out` ci sono già dei dati, o se le coppie sono poche.
+    UTF-8, se i due sono lo stesso, se le righe non sono altrettante, se in `out` ci sono già dei dati, o se
+    le coppie sono poche.
     """
     first, second = (sum(1 for _ in read_lines(path)) for path in (source, target))
+    if os.path.samefile(source, target):
+        raise AnnotatedError(f"{source} e {target} sono lo stesso file: manca quello delle traduzioni.")
     if first != second:
         rows = f"{source} ha {first} righe e {target} ne ha {second}"
         raise AnnotatedError(f"{rows}. Devono corrispondersi: cerca dove si sfasano.")

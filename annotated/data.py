@@ -41,7 +41,7 @@ def pad(
     tensors = [torch.tensor(np.asarray(s, dtype=np.int64)) for s in sequences]
     return torch.nn.utils.rnn.pad_sequence(tensors, batch_first=True, padding_value=PAD)
 
-# %% ../book/12_dati.ipynb #129d9bfa
+# %% ../book/12_dati.ipynb #06fb8a90
 class Corpus:
     """Coppie già divise in pezzi, in due soli vettori: tutti i pezzi in fila e dove comincia ogni frase.
 
@@ -67,8 +67,10 @@ class Corpus:
         return self.tokens[start:middle], self.tokens[middle:end]
 
     def batch(self, indices: np.ndarray) -> Batch:
-        "Il lotto delle coppie `indices`."
+        "Il lotto delle coppie `indices`; `IndexError` se una non c'è."
         indices = np.asarray(indices)
+        if indices.min(initial=0) < 0:  # in NumPy −1 sarebbe l'ultima
+            raise IndexError(int(indices.min()))
         src, tgt_out = self._rows(2 * indices), self._rows(2 * indices + 1)
         tgt_in = tgt_out.roll(1, dims=1)  # una posizione a destra: in testa BOS…
         tgt_in[:, 0] = BOS

@@ -57,7 +57,7 @@ def _take(x: Tensor, indices: Tensor) -> Tensor:
     "Le ipotesi `indices` (A, n) di `x`, (A, m) o (A, m, lunghezza)."
     return x.gather(1, indices) if x.ndim == 2 else x.gather(1, indices[:, :, None].expand(-1, -1, x.size(2)))
 
-# %% ../book/16_decodifica.ipynb #fd6280fd
+# %% ../book/16_decodifica.ipynb #30722539
 class _Finished:
     "Di ogni frase, le K migliori ipotesi già chiuse."
 
@@ -88,7 +88,17 @@ class _Finished:
             for row in zip(self.scores.tolist(), self.texts.tolist(), strict=True)
         ]
 
-# %% ../book/16_decodifica.ipynb #34f4783b
+
+MAX_BEAM, MAX_ALPHA = 1000, 10  # oltre, la memoria finisce e le potenze non sono più numeri
+
+
+def _check_search(beam: int, alpha: float) -> None:
+    if not 1 <= beam <= MAX_BEAM:
+        raise AnnotatedError(f"beam = {beam}: le ipotesi vanno da 1 a {MAX_BEAM}.")
+    if not 0 <= alpha <= MAX_ALPHA:  # NaN non supera nessun confronto
+        raise AnnotatedError(f"alpha = {alpha}: serve un numero fra 0 e {MAX_ALPHA}.")
+
+# %% ../book/16_decodifica.ipynb #82bbe4e4
 @without_dropout
 @torch.inference_mode()
 def beam_search(
@@ -98,7 +108,8 @@ def beam_search(
     alpha: float = 0.6,  # esponente di `length_penalty`
     extra: int = 50,  # la traduzione ha al più `extra` pezzi oltre quelli della partenza
 ) -> list[list[Hypothesis]]:  # per ogni frase le ipotesi finite, dalla migliore
-    "Beam search su un lotto: a ogni passo, le K continuazioni più probabili per frase (Vaswani 2017, §6.1)."
+    "Beam search (Vaswani 2017, §6.1) su un lotto; `AnnotatedError` se `beam` o `alpha` sono fuori misura."
+    _check_search(beam, alpha)
     (B, _), K, device = src.shape, beam, src.device
     memory, memory_mask = model.encode(src)
     memory = [(k.contiguous(), v.contiguous()) for k, v in memory]  # in fila, una volta per tutte
@@ -159,10 +170,7 @@ def encode_sources(
             )
     return encoded
 
-# %% ../book/16_decodifica.ipynb #03722c7c
-MAX_BEAM, MAX_ALPHA = 1000, 10  # oltre, la memoria finisce e le potenze non sono più numeri
-
-
+# %% ../book/16_decodifica.ipynb #c2f92b27
 def n_best(
     model: Transformer,
     tokenizer: Tokenizer,
@@ -180,10 +188,7 @@ def n_best(
     `AnnotatedError`, prima di tradurre, se una frase è vuota o più lunga di `max_len`, o se `beam` o `alpha`
     sono fuori misura.
     """
-    if not 1 <= beam <= MAX_BEAM:
-        raise AnnotatedError(f"beam = {beam}: le ipotesi vanno da 1 a {MAX_BEAM}.")
-    if not 0 <= alpha <= MAX_ALPHA:  # NaN non supera nessun confronto
-        raise AnnotatedError(f"alpha = {alpha}: serve un numero fra 0 e {MAX_ALPHA}.")
+    _check_search(beam, alpha)
     device = next(model.parameters()).device
     max_tokens = max_tokens or (32_768 if device.type == "cuda" else 4096)
     encoded = encode_sources(tokenizer, sentences, model.config.max_len, origin, first)

@@ -58,7 +58,7 @@ class _VocabularyLoss(torch.autograd.Function):
         grad_x, grad_weight = ctx.saved_tensors
         return grad_x.mul_(grad), grad_weight.mul_(grad), None, None, None, None
 
-# %% ../book/14_passo.ipynb #9dd4cab4
+# %% ../book/14_passo.ipynb #b2b520e2
 def vocabulary_loss(
     x: Tensor,  # uscita del decoder, (B, T, d_model)
     weight: Tensor,  # embedding, (V, d_model)
@@ -67,10 +67,13 @@ def vocabulary_loss(
     rows: int = 512,  # posizioni i cui logit stanno in memoria insieme
     scale: float | Tensor = 1.0,  # per quanto moltiplicare i gradienti (non il valore)
 ) -> Tensor:  # la somma, in nat, sulle posizioni vere
-    "Il valore e i gradienti di `translation_loss(x @ weight.T, targets, smoothing)`, senza tenere i logit."
+    """Il valore e i gradienti di `translation_loss(x @ weight.T, targets, smoothing)`, senza tenere i logit.
+
+    Si propaga una volta sola: i gradienti si riscrivono, e una seconda `backward` solleva `RuntimeError`.
+    """
     return _VocabularyLoss.apply(x.flatten(0, 1), weight, targets.flatten(), smoothing, rows, scale)
 
-# %% ../book/14_passo.ipynb #19b88c8f
+# %% ../book/14_passo.ipynb #b37f188a
 class Objective(nn.Module):
     """Il modello con la sua perdita: da un lotto alla somma, in nat, sui pezzi da predire.
 
@@ -85,6 +88,7 @@ class Objective(nn.Module):
             block.compile(dynamic=True)  # i blocchi sono uguali: il programma di uno serve a tutti
 
     def forward(self, src: Tensor, tgt_in: Tensor, tgt_out: Tensor, scale: float | Tensor = 1.0) -> Tensor:
+        "La perdita di un lotto, (B, S) e due volte (B, T): la somma, in nat, sui pezzi veri."
         x = self.model.states(src, tgt_in)
         rows = 4096 if x.is_cuda else 256  # una GPU vuole bocconi grandi, un processore che stiano in cache
         return vocabulary_loss(x, self.model.embedding.weight, tgt_out, self.smoothing, rows, scale)

@@ -31,7 +31,7 @@ class Scores:
             f"frasi identiche al riferimento: {number(self.exact, '.1%')}"
         )
 
-# %% ../book/17_valutazione.ipynb #ac667bc1
+# %% ../book/17_valutazione.ipynb #7d057777
 TOKENIZATIONS = ("13a", "intl", "zh", "char")  # di sacreBLEU, quelle che non chiedono altri pacchetti
 
 
@@ -42,8 +42,8 @@ def evaluate(
 ) -> Scores:
     """BLEU (Papineni 2002) e chrF (Popović 2015) calcolati da sacreBLEU (Post 2018).
 
-    Solleva `AnnotatedError` se non ci sono frasi, se traduzioni e riferimenti non sono altrettanti, se non
-    sono liste, o se `tokenize` non è fra le `TOKENIZATIONS`.
+    Solleva `AnnotatedError` se non ci sono frasi, se traduzioni e riferimenti non sono altrettanti, se
+    sono una frase sola, o se `tokenize` non è fra le `TOKENIZATIONS`.
     """
     if tokenize not in TOKENIZATIONS:
         raise AnnotatedError(f"tokenize = «{tokenize}»: scegli fra {', '.join(TOKENIZATIONS)}.")

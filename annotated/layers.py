@@ -22,7 +22,7 @@ class FeedForward(nn.Sequential):
     ):
         super().__init__(nn.Linear(d_model, d_ff), nn.ReLU(), nn.Linear(d_ff, d_model))
 
-# %% ../book/06_blocchi.ipynb #4ef33660
+# %% ../book/06_blocchi.ipynb #dabe9393
 class Dropout(nn.Dropout):
     """`nn.Dropout`; in bfloat16 su CPU gli bastano 16 bit casuali per numero.
 
@@ -30,6 +30,7 @@ class Dropout(nn.Dropout):
     """
 
     def forward(self, x: Tensor) -> Tensor:
+        "Come `nn.Dropout`: in addestramento azzera una quota p di `x`."
         half = x.dtype == torch.bfloat16 and x.device.type == "cpu"
         if not (half and self.training and 0 < self.p < 1):
             return super().forward(x)

@@ -51,7 +51,7 @@ def _explain(error: str, vocab_size: int) -> str:
         advice = f"al più {limit[1]}" if limit else "meno"
     return f"{what}: chiedine {advice} (--vocab-size)."
 
-# %% ../book/11_tokenizzazione.ipynb #5f399256
+# %% ../book/11_tokenizzazione.ipynb #ba7f2024
 _APOSTROPHES = str.maketrans("’ʼ´", "'''")  # come li scrivono telefoni e programmi di scrittura
 
 
@@ -77,13 +77,15 @@ class Tokenizer:
         return hashlib.sha256(self.model).hexdigest()
 
     def encode(self, sentences: list[str]) -> list[list[int]]:
-        "Gli indici dei pezzi di ogni frase, senza inizio né fine di frase; «’» vale «'»."
+        "Gli indici dei pezzi di ogni frase, senza inizio né fine; «’» vale «'». Una frase sola si rifiuta."
+        if isinstance(sentences, str):
+            raise AnnotatedError("serve una lista di frasi, non una frase sola. Scrivi [frase].")
         plain = [sentence.translate(_APOSTROPHES) for sentence in sentences]
         return self._processor.encode(plain, num_threads=-1)
 
     def decode(self, ids: list[list[int]]) -> list[str]:
         "Da indici a frasi; riempitivo, inizio e fine spariscono, uno sconosciuto diventa «⁇»."
-        return self._processor.decode(ids)
+        return self._processor.decode(ids) if ids else []
 
     def pieces(self, ids: list[int]) -> list[str]:
         "I pezzi come testo; `▁` segna l'inizio di una parola."

@@ -6,7 +6,7 @@
 __all__ = ['LOG_EVERY', 'batch_stream', 'validation_loss', 'mean_weights', 'read_weights', 'averaged_model', 'TrainingConfig',
            'Progress', 'Run', 'check_folder', 'reserved', 'on_device', 'train']
 
-# %% ../book/15_addestramento.ipynb #2bbcc859
+# %% ../book/15_addestramento.ipynb #4839aa86
 import copy
 import json
 import math
@@ -35,13 +35,13 @@ from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
 
 from .checkpoint import check_savable, load_state, save_model, save_state, save_tensors
-from .common import AnnotatedError, atomic_write, number, reason
+from .common import AnnotatedError, atomic_write, number, open_input, reason
 from .data import Batch, Corpus, make_batches
 from .engine import DTYPES, Objective, autocast, new_scaler, rank_and_size
 from .engine import sum_over_processes, train_step_in_memory
 from .optim import make_optimizer, noam, translation_loss
 from .tokenizer import Tokenizer
-from .transformer import Transformer, without_dropout, is_count
+from .transformer import Transformer, is_count, is_number, without_dropout
 
 # %% ../book/15_addestramento.ipynb #8552a401
 def batch_stream(corpus: Corpus, max_tokens: int, seed: int, skip: int = 0) -> Iterator[Batch]:
@@ -80,7 +80,7 @@ def validation_loss(
     loss, tokens = sum_over_processes(totals).tolist()
     return loss / tokens
 
-# %% ../book/15_addestramento.ipynb #e7752d0e
+# %% ../book/15_addestramento.ipynb #c5d0f722
 def mean_weights(weights: list[dict[str, Tensor]]) -> dict[str, Tensor]:
     "La media, tensore per tensore, di più `state_dict` della stessa forma (Vaswani 2017, §6.1)."
     return {name: torch.stack([w[name] for w in weights]).mean(dim=0) for name in weights[0]}
@@ -89,7 +89,8 @@ def mean_weights(weights: list[dict[str, Tensor]]) -> dict[str, Tensor]:
 def read_weights(path: Path) -> dict[str, Tensor]:
     "I pesi di un checkpoint `weights-<passo>.safetensors`; `AnnotatedError` se è troncato o rovinato."
     try:
-        return safetensors.torch.load_file(path)
+        with open_input(path):  # se manca o non si può leggere lo dice in italiano
+            return safetensors.torch.load_file(path)
     except SafetensorError as error:
         told = f"{path}: pesi troncati o rovinati"
         raise AnnotatedError(f"{told}. Cancella il file: la media si fa con gli altri.") from error
@@ -115,7 +116,7 @@ def averaged_model(
         old.unlink()
     return averaged
 
-# %% ../book/15_addestramento.ipynb #8ed0af01
+# %% ../book/15_addestramento.ipynb #77d712ad
 @dataclass(frozen=True)
 class TrainingConfig:
     """Come si addestra; i valori predefiniti sono quelli di Base, tranne `max_tokens` (25.000 nell'articolo).
@@ -144,14 +145,14 @@ class TrainingConfig:
                 raise AnnotatedError(f"{name} = {value}: serve un intero positivo.")
         for name in ("factor", "smoothing", "minutes"):
             value = getattr(self, name)
-            if type(value) not in (int, float) and (name, value) != ("minutes", None):
+            if not is_number(value) and (name, value) != ("minutes", None):
                 raise AnnotatedError(f"{name} = {value!r}: serve un numero.")
         if self.minutes is not None and not 0 < self.minutes < math.inf:
             raise AnnotatedError(f"minutes = {self.minutes}: serve un numero positivo.")
         if self.precision not in DTYPES:
             raise AnnotatedError(f"precision = «{self.precision}»: scegli fra {', '.join(DTYPES)}.")
         if type(self.seed) is not int or not is_count(self.seed + 1):
-            raise AnnotatedError(f"seed = {self.seed}: serve un intero da 0 a 2⁶³ − 2.")
+            raise AnnotatedError(f"seed = {self.seed!r}: serve un intero da 0 a 2⁶³ − 2.")
         if not 0 <= self.factor < math.inf:
             raise AnnotatedError(f"factor = {self.factor}: serve un numero non negativo.")
         if not 0 <= self.smoothing < 1:
@@ -189,7 +190,7 @@ class Progress:
         losses = self.valid_losses
         return len(losses) - 1 - losses.index(min(losses)) if losses else 0
 
-# %% ../book/15_addestramento.ipynb #52ac54c8
+# %% ../book/15_addestramento.ipynb #2a0903f4
 @dataclass
 class Run:
     "Un addestramento in corso: che cosa si addestra, come, dove si scrive, a che punto è."
@@ -205,6 +206,7 @@ class Run:
 
     @property
     def device(self) -> torch.device:
+        "Dove stanno i pesi."
         return next(self.model.parameters()).device
 
     @property
@@ -214,6 +216,7 @@ class Run:
 
     @property
     def last_step(self) -> bool:
+        "Se i passi chiesti sono fatti, o il tempo è finito."
         return self.expired or self.progress.step >= self.config.max_steps
 
 # %% ../book/15_addestramento.ipynb #91cb4f83
@@ -438,7 +441,7 @@ def on_device(batches: Iterator[Batch], device: torch.device) -> Iterator[Batch]
         batch = following
     yield batch
 
-# %% ../book/15_addestramento.ipynb #a1ffcc94
+# %% ../book/15_addestramento.ipynb #8faf7acf
 def _tell(bar: tqdm, message: str) -> None:
     if not bar.disable:  # con più processi parla uno solo
         bar.write(message, sys.stderr)
@@ -451,7 +454,8 @@ def _why(run: Run) -> str:
         return f"tempo finito {at}: per continuare, --out {quote(str(run.folder))} --resume"
     if run.last_step:
         return f"già {at}: per continuare, --max-steps più grande"
-    return f"fermo {at}: validazioni senza migliorare, {run.progress.stalled}"
+    told = f"fermo {at}: validazioni senza migliorare, {run.progress.stalled}"
+    return f"{told}; per continuare, --patience più grande"
 
 
 def _steps(run: Run, training: Corpus, validation: Corpus) -> None:
@@ -484,8 +488,8 @@ def _steps(run: Run, training: Corpus, validation: Corpus) -> None:
                 valid = _validate(run, validation)
                 perplexity = number(math.exp(min(valid, 700)), ".2f")  # oltre, non è un numero
                 told = f"validazione {number(valid, '.4f')} (perplessità {perplexity})"
-                _tell(bar, f"passo {progress.step}: {told}")
                 _save_progress(run)
+                _tell(bar, f"passo {progress.step}: {told}")
                 meter.started += time.perf_counter() - pause  # la velocità è quella dei passi
             if _together(run, bool(received)):
                 _finite(meter.loss, run)
@@ -495,7 +499,7 @@ def _steps(run: Run, training: Corpus, validation: Corpus) -> None:
         if progress.step < config.max_steps or progress.step == before:
             _tell(bar, _why(run))
 
-# %% ../book/15_addestramento.ipynb #db80ba1e
+# %% ../book/15_addestramento.ipynb #bd3d1af1
 def train(
     model: Transformer,
     tokenizer: Tokenizer,
@@ -511,7 +515,8 @@ def train(
     Solleva `AnnotatedError` se mancano i dati, se il vocabolario non è quello del modello, se `folder`
     contiene già un modello e non lo si riprende, o se la perdita non è più un numero: lo stato salvato
     resta l'ultimo buono. A SIGTERM, SIGINT o SIGHUP salva e solleva `KeyboardInterrupt`. Con `torchrun` la
-    eseguono tutti i processi.
+    eseguono tutti i processi. Alla fine `model` ha i pesi dell'ultimo passo, e il dropout acceso; i migliori,
+    e mediati, li rilegge `load_model(folder)`.
     """
     if not (len(training) and len(validation)):
         raise AnnotatedError("nessuna coppia: servono dati per addestrare e per la validazione.")

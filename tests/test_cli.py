@@ -94,6 +94,18 @@ def test_killed_run_resumes(tmp_path: Path) -> None:
     assert read_log(out)[-1]["step"] == step + 4
 
 
+def test_nobody_reads_the_messages(tmp_path: Path) -> None:
+    "Se chi legge lo standard error se ne va, come `tee` a un Ctrl-C, l'addestramento continua e salva."
+    data, out = write_data(tmp_path / "dati"), tmp_path / "modello"
+    options = "--config mini --vocab-size 400 --max-tokens 256 --valid-every 4 --max-steps 8 --device cpu".split()
+    command = [ANNOTATED, "train", "--data", str(data), "--out", str(out), *options]
+    with subprocess.Popen(command, stderr=subprocess.PIPE) as process:
+        assert process.stderr
+        process.stderr.readline()
+        process.stderr.close()
+    assert process.returncode == 0 and read_log(out)[-1]["step"] == 8
+
+
 def test_stops_when_the_minutes_are_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data, out = write_data(tmp_path / "dati"), tmp_path / "modello"
     assert train(data, out, 100_000, "--minutes", "0.01") == 0
@@ -135,7 +147,9 @@ def test_evaluate_drops_what_the_model_cannot_read(
 ) -> None:
     path, long = tmp_path / "prova.tsv", "p\t" + "dog " * 100 + "\tcane"
     path.write_text("\n".join([PAIRS[0], long, PAIRS[1], "p\t\u200b\tnulla"]) + "\n", "utf-8")
-    assert main(["evaluate", "--model", str(model), "--beam", "1", str(path)]) == 0
+    written = tmp_path / "it.txt"
+    assert main(["evaluate", "--model", str(model), "--beam", "1", "--output", str(written), str(path)]) == 0
+    assert [bool(line) for line in written.read_text("utf-8").splitlines()] == [True, False, True, False]
     told = capsys.readouterr()
     assert f"{path}: 2 frasi, beam 1" in told.out
     assert "scartate 2 coppie, vuote o più lunghe di 64 pezzi (righe 2, 4)\n" in told.err
@@ -311,6 +325,7 @@ BAD_SHAPES = [
     ('{"d_modello": 3}', "servono i campi di `Config`"),
     ("[]", "servono i campi"),
     ('{"h": 5}', "un multiplo delle teste"),
+    ('{"vocab_size": 60}', "vocab_size non è della forma. Togli il campo, e dillo con --vocab-size"),
 ]
 
 
@@ -325,6 +340,9 @@ def test_bad_shape(tmp_path: Path, capfd: pytest.CaptureFixture[str], text: str,
 BAD_OPTIONS = [
     ("preset", ["train", "--config", "enorme"], "configurazione «enorme» sconosciuta"),
     ("pezzi", ["train", "--vocab-size", "8"], "8 pezzi non basta ai caratteri del testo: chiedine almeno"),
+    ("pezzi spezzati", ["train", "--vocab-size", "55"], "coppie della microlingua non entrano in 64 pezzi"),
+    ("modello vuoto", ["train", "--init", ""], "serve un modello, il nome o la cartella: questo è vuoto"),
+    ("cartella vuota", ["train", "--out", ""], "serve il nome di una cartella: questo è vuoto"),
     ("fattore", ["train", "--factor", "-1"], "serve un numero positivo, non «-1»"),
     ("codifica", ["translate", "--model", "mini", "caff\udce9"], "frase, riga 1: non è UTF-8"),
     ("fattore infinito", ["train", "--factor", "inf"], "serve un numero positivo, non «inf»"),

@@ -146,6 +146,19 @@ def test_blind_heads_are_not_counted() -> None:
     assert (search(x.view(73, 4, 10)).p.flatten() == seen.p).all()
 
 
+def test_a_nan_or_a_single_frame_is_an_error_and_not_a_discovery() -> None:
+    [x] = fake_heads(1)
+    for wrong in (float("nan"), float("inf")):
+        spoiled = x.clone()
+        spoiled[3, 1] = wrong  # un valore solo falsava il p di tutte le teste
+        with pytest.raises(AnnotatedError, match="73 cornici: .* finiti"):
+            search(spoiled)
+    for few in (x[:1], x[:0]):
+        with pytest.raises(AnnotatedError, match=f"{len(few)} cornici: ne servono almeno due"):
+            search(few)
+    assert search(x[:2]).p.isfinite().all()
+
+
 def test_choice_and_report_use_different_frames() -> None:
     choose, report = halves(73)
     assert sorted([*choose.tolist(), *report.tolist()]) == list(range(73))

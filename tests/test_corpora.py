@@ -201,17 +201,15 @@ def test_existing_data_are_left_alone(present: str, tmp_path: Path, monkeypatch:
     assert files(out) == {present: b"mio"}
 
 
-def test_a_run_killed_between_two_names_can_be_repeated(tmp_path: Path) -> None:
-    "`valid.tsv` ha già il suo nome, `train.tsv` non ancora: al suo posto un file provvisorio di nessuno."
+def test_what_another_program_left_does_not_allow_to_overwrite(tmp_path: Path) -> None:
+    "Il file provvisorio di un comando ucciso non dice di chi sia `valid.tsv`: non lo si tocca."
     source, out = europarl(tmp_path / "deposito", SENTENCES), tmp_path / "dati"
     out.mkdir()
-    (out / "valid.tsv").write_text("di prima")
-    (out / ".0123456789abcdef.parziale").write_text("di prima")
-    download("europarl-en-it", out, source, valid_size=20)
-    assert set(files(out)) == {"train.tsv", "valid.tsv"} and len(sources(out / "valid.tsv")) == 20
+    (out / "valid.tsv").write_text("mio")
     (out / ".0123456789abcdef.parziale").write_text("di un altro")
-    with pytest.raises(AnnotatedError, match=r"train\.tsv: esiste già"):
+    with pytest.raises(AnnotatedError, match=r"valid\.tsv: esiste già"):
         download("europarl-en-it", out, source, valid_size=20)
+    assert (out / "valid.tsv").read_text() == "mio"
 
 
 def fails(tmp_path: Path, match: str, name: str = "europarl-en-it", **options: Any) -> None:
@@ -273,6 +271,13 @@ def two_files(folder: Path, english: str, italian: str) -> tuple[Path, Path]:
     for path, text in zip(paths, (english, italian), strict=True):
         path.write_bytes(text.encode())
     return paths
+
+
+def test_prepare_wants_two_files(tmp_path: Path) -> None:
+    (tmp_path / "mio.en").write_text("One.\n" * 100)
+    (tmp_path / "mio.it").symlink_to(tmp_path / "mio.en")
+    with pytest.raises(AnnotatedError, match="sono lo stesso file"):
+        prepare(tmp_path / "mio.en", tmp_path / "mio.it", tmp_path / "dati")
 
 
 def test_prepare(tmp_path: Path) -> None:

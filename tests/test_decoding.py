@@ -1,5 +1,7 @@
 """La decodifica: i punteggi sono quelli del modello, e stare in un lotto non cambia nulla."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -8,7 +10,7 @@ from torch.nn import functional as F
 from annotated import Config, Transformer, load_pretrained, translate
 from annotated.attention import attention, fast_attention
 from annotated.cli import _chunks
-from annotated.common import BOS, EOS, PAD
+from annotated.common import BOS, EOS, PAD, AnnotatedError
 from annotated.decoder import KVCache
 from annotated.decoding import Hypothesis, beam_search, length_penalty, with_precision
 from annotated.study.microlingua import generate
@@ -56,6 +58,12 @@ def test_a_batch_equals_one_by_one(model: Transformer, src: Tensor, beam: int) -
         alone: list[Hypothesis] = beam_search(model, source[None, :length], beam, extra=6)[0]
         assert [h.ids for h in hypotheses] == [h.ids for h in alone]
         assert [h.score for h in hypotheses] == pytest.approx([h.score for h in alone], abs=1e-5)
+
+
+@pytest.mark.parametrize("wrong", [{"beam": 0}, {"beam": 1001}, {"alpha": float("nan")}, {"alpha": -1.0}])
+def test_bad_search(model: Transformer, src: Tensor, wrong: dict[str, Any]) -> None:
+    with pytest.raises(AnnotatedError, match=next(iter(wrong))):
+        beam_search(model, src, **wrong)
 
 
 def test_length_limit(model: Transformer, src: Tensor) -> None:

@@ -134,5 +134,8 @@ def test_a_probe_finds_what_is_there_and_nothing_else() -> None:
     planted = noise + 2.0 * (labels.float() * 2 - 1)[:, None] * torch.eye(16)[3]
     assert linear_probe(planted, labels, frames).mean() > 0.9
     assert abs(linear_probe(noise, labels, frames).mean() - 0.5) < 0.06
+    kinds = torch.randint(5, (400,))  # più di due classi
+    assert linear_probe(noise + 3.0 * torch.eye(16)[kinds], kinds, frames).mean() > 0.9
+    assert abs(linear_probe(noise, kinds, frames).mean() - 0.2) < 0.06
     memory = torch.eye(40)[torch.tensor(frames)]  # chi riconosce la cornice, su cornici nuove non sa nulla
     assert abs(linear_probe(memory, torch.tensor([f % 2 == 0 for f in frames]), frames).mean() - 0.5) < 0.15

@@ -116,6 +116,18 @@ def test_the_inlets_together_are_the_heads() -> None:
     torch.testing.assert_close(one, both, atol=1e-3, rtol=0)
 
 
+def test_the_memory_of_the_cross_attention_is_aligned_like_the_encoder() -> None:
+    small, small_tokenizer = load_pretrained("small-en-it")
+    some = twins(small_tokenizer, read_probes()[:40])
+    lengths = [(x != PAD).sum(1) for x in (some.source, some.other)]
+    assert (lengths[0] != lengths[1]).any()
+    whole = some.source != PAD
+    layers = range(len(small.decoder.layers))
+    doors = {Inlet("cross", i, part): whole for i in layers for part in ("W_k", "W_v")}
+    one, both = exchange(small, some, [doors, {Stream("encoder", small.config.N): whole}])
+    torch.testing.assert_close(one, both, atol=1e-3, rtol=0)
+
+
 def test_a_route_from_nowhere_brings_nothing_and_from_everywhere_everything() -> None:
     clue, end = places(tokenizer, pairs)["indizio"], {Stream("encoder", 2): everywhere}
     nothing = {Stream("encoder", 0): torch.zeros_like(clue)}

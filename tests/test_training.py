@@ -20,7 +20,7 @@ import pytest
 import torch
 from tqdm import tqdm
 
-from annotated import AnnotatedError, Config, Transformer
+from annotated import AnnotatedError, Config, Transformer, load_pretrained
 from annotated.checkpoint import load_model, load_state, save_model
 from annotated.data import encode_pairs, load_corpus, make_batches, read_pairs
 from annotated.engine import Objective, train_step, train_step_in_memory, vocabulary_loss
@@ -251,6 +251,19 @@ def test_a_stop_between_two_checkpoints_does_not_change_the_mean(setting: Settin
 def test_impossible_options(option: str, value: Any) -> None:
     with pytest.raises(AnnotatedError, match=f"^{option} = "):
         TrainingConfig(**{option: value})
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    assert TrainingConfig(factor=np.logspace(-2, 0, 3)[1]).factor == 0.1
+
+
+def test_a_sentence_is_not_a_list_and_minus_one_is_not_the_last() -> None:
+    tokenizer = load_pretrained("mini")[1]
+    with pytest.raises(AnnotatedError, match="serve una lista di frasi"):
+        tokenizer.encode("The dog.")  # type: ignore[arg-type]
+    assert tokenizer.decode([]) == []
+    with pytest.raises(IndexError, match="-1"):
+        encode_pairs([("The dog.", "Il cane.")], tokenizer, 64).batch(np.array([0, -1]))
 
 
 def test_no_pairs_leave_no_trace(setting: Setting, tmp_path: Path) -> None:

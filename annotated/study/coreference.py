@@ -212,7 +212,7 @@ def gap(
     sign = torch.tensor([1.0 - 2.0 * probe.antecedent for probe in probes])
     return sign[:, None, None] * (masses[..., 0] - masses[..., 1])
 
-# %% ../../book/21_it_animal.ipynb #b59747df
+# %% ../../book/21_it_animal.ipynb #9772123c
 class Search(NamedTuple):
     "L'esito di una ricerca fra molte teste."
 
@@ -227,9 +227,16 @@ def search(
     seed: int = 0,
     blind: Tensor | None = None,  # (...): le teste da non contare
 ) -> Search:
-    "Quali teste guardano l'antecedente più di quanto faccia la migliore per caso."
+    """Quali teste guardano l'antecedente più di quanto faccia la migliore per caso.
+
+    `AnnotatedError` se le cornici sono meno di due, o se uno scarto non è un numero finito.
+    """
     x = values.flatten(1).double()
     G, square = len(x), x.square().mean(dim=0)
+    if G < 2 or not x.isfinite().all():
+        raise AnnotatedError(
+            f"{G} cornici: ne servono almeno due, e gli scarti devono essere finiti."
+        )
     out = torch.zeros(x.size(1), dtype=torch.bool) if blind is None else blind.flatten()
 
     def student(mean: Tensor) -> Tensor:  # cambiare i segni non cambia i quadrati

@@ -6,13 +6,13 @@
 __all__ = ['INPUT', 'Flow', 'flow', 'flows', 'rollout', 'through', 'integrated_gradients', 'occlusion', 'deletion',
            'linear_probe']
 
-# %% ../../book/82_valori_e_flusso.ipynb #20ffd0ec
+# %% ../../book/82_valori_e_flusso.ipynb #8c3207c7
 from collections.abc import Hashable, Sequence
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..common import PAD
 from ..multihead import MultiHeadAttention, split_heads
@@ -155,10 +155,10 @@ def deletion(
             rows.append(margins(model, twins))
     return torch.stack(rows)
 
-# %% ../../book/82_valori_e_flusso.ipynb #6a7146c4
+# %% ../../book/82_valori_e_flusso.ipynb #d37eb054
 def linear_probe(
     vectors: Tensor,  # (n, d)
-    labels: Tensor,  # (n,): vero o falso
+    labels: Tensor,  # (n,): vero o falso, o il numero della classe
     frames: Sequence[Hashable],  # n
     splits: int = 10,
     ridge: float = 10.0,
@@ -167,12 +167,13 @@ def linear_probe(
     names = {name: i for i, name in enumerate(dict.fromkeys(frames))}
     frame, found = torch.tensor([names[f] for f in frames]), []
     x = torch.cat((vectors, torch.ones(len(vectors), 1)), dim=1).double()
-    y = labels.double() * 2 - 1
+    y = nn.functional.one_hot(labels.long()).double() * 2 - 1  # una sonda per classe
     for seed in range(splits):
         coins = torch.Generator().manual_seed(seed)
         order = torch.randperm(len(names), generator=coins)
         train = order[frame] < len(names) // 2
         a, b = x[train], y[train]
         w = torch.linalg.solve(a.T @ a + ridge * torch.eye(a.size(1)).double(), a.T @ b)
-        found.append(((x[~train] @ w > 0) == labels[~train]).float().mean())
+        guess = (x[~train] @ w).argmax(dim=1)
+        found.append((guess == labels[~train]).float().mean())
     return torch.stack(found)

@@ -157,14 +157,20 @@ def margins(
     "Gli stessi margini, senza tenere ciò che serve ai gradienti."
     return logit_gap(model, twins, src)
 
-# %% ../../book/82_dietro_le_figure.ipynb #30fa0d08
+# %% ../../book/82_dietro_le_figure.ipynb #4fe503b3
+def _reads_english(spot: Spot) -> bool:
+    "Se le posizioni di `spot` sono quelle della frase inglese."
+    memory = isinstance(spot, Inlet) and spot.attention == "cross" and spot.part != "W_q"
+    return spot[0] == "encoder" or memory
+
+
 def _from_twin(
     model: Transformer, twins: Twins, spots: Sequence[Spot]
 ) -> dict[Spot, Tensor]:
     "Ciò che passa dai posti leggendo la gemella, nell'ordine delle posizioni della frase."
     values = activations(model, twins.other, twins.target, spots)
     for spot in spots:
-        if spot[0] == "encoder":
+        if _reads_english(spot):
             index = twins.partner[..., None].expand(-1, -1, values[spot].size(-1))
             values[spot] = values[spot].gather(1, index)
     return values
