@@ -706,7 +706,7 @@ def _add_attention(commands: Any) -> None:
     p.set_defaults(run=_attention)
     _add_device(p)
 
-# %% ../book/90_riga_di_comando.ipynb #f10af1e0
+# %% ../book/90_riga_di_comando.ipynb #475d9bc6
 def _export(args: argparse.Namespace) -> None:
     if args.sentence and args.to != "web":
         raise AnnotatedError("--sentence: è di una pagina web. Aggiungi --to web.")
@@ -729,7 +729,7 @@ def _download(args: argparse.Namespace) -> None:
     _say(str(download(args.name, args.out, progress=True)))
 
 
-_SHAPES = ((10_000, "mini", 250), (100_000, "tiny", 4000), (2_000_000, "small", 8000))  # fino a tante coppie
+_SHAPES = ((10_000, "mini", 250), (100_000, "tiny", 4000), (1_000_000, "small", 8000))  # fino a tante coppie
 
 
 def _prepare(args: argparse.Namespace) -> None:

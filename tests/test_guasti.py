@@ -225,7 +225,7 @@ def greedy(model: Transformer, source: torch.Tensor, extra: int) -> list[int]:
     return ids[1:]
 
 
-@pytest.mark.parametrize("alpha", [0.0, 0.6, 2.0, 5.0, -1.0])
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 2.0, 5.0])
 def test_beam_one_is_greedy(alpha: float) -> None:
     early = 0
     for seed in range(40):  # alcuni di questi modelli a caso chiudono la frase presto
@@ -244,10 +244,10 @@ def test_beam_one_is_greedy(alpha: float) -> None:
 
 
 def test_validation_shares_no_sentence_with_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli, "encode_pairs", lambda pairs, *_: list(pairs))
+    monkeypatch.setattr(cli, "encode_pairs", lambda pairs, *_: Namespace(pairs=set(pairs), skipped=0))
     tokenizer = Tokenizer.train(["a b c d e f"] * 9, 15)
     _, seen, validation = cli._corpora(Namespace(data=None), tmp_path, tokenizer, 64)
-    assert len(validation) == 500 and not set(validation) & set(seen)  # type: ignore[call-overload]
+    assert len(validation.pairs) == 500 and not validation.pairs & seen.pairs  # type: ignore[attr-defined]
 
 
 # --- più processi
