@@ -20,7 +20,7 @@ from .common import PAD, AnnotatedError
 from .data import Batch
 from .transformer import Transformer
 
-# %% ../book/14_passo.ipynb #31ac4897
+# %% ../book/14_passo.ipynb #8f646b0d
 class _VocabularyLoss(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -41,9 +41,9 @@ class _VocabularyLoss(torch.autograd.Function):
         for piece, target, slot in zip(x.split(rows), targets.split(rows), grad_x.split(rows), strict=True):
             real, target = (target != PAD)[:, None], target[:, None]
             log_probs = (piece @ weight.T).float().log_softmax(dim=-1)  # (rows, V)
-            cross_entropy = (1 - smoothing) * log_probs.gather(1, target)
-            cross_entropy += smoothing * log_probs.mean(dim=1, keepdim=True)
-            loss -= (cross_entropy * real).sum()
+            log_likelihood = (1 - smoothing) * log_probs.gather(1, target)
+            log_likelihood += smoothing * log_probs.mean(dim=1, keepdim=True)
+            loss -= (log_likelihood * real).sum()
             grad = log_probs.exp_().sub_(smoothing / V)  # q − p, una volta tolto anche il bersaglio
             grad.scatter_add_(1, target, torch.full_like(target, smoothing - 1, dtype=grad.dtype))
             grad = grad.mul_(real * scale).to(piece.dtype)
