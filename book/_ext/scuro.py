@@ -39,11 +39,13 @@ def invert_drawing(root: etree._Element) -> None:
         node.set("style", node.get("style").replace("#ffffff", GROUND).replace("#000000", INK))
 
 
-def brightness(picture: np.ndarray, scale: float, x: float, y: float, angle: float) -> float:
-    "Quanto è chiaro il fondo dove comincia una scritta: la mediana di alcuni punti."
+def brightness(picture: np.ndarray, scale: float, x: float, y: float, angle: float, reach: float) -> float:
+    "Quanto è chiaro il fondo dove comincia una scritta: la mediana di alcuni punti, fino a `reach` da lì."
     right, up = (cos(angle), sin(angle)), (sin(angle), -cos(angle))
     points = [
-        (x + a * right[0] + b * up[0], y + a * right[1] + b * up[1]) for a in (1, 2.5, 4, 5.5) for b in (2, 4.5, 7)
+        (x + a * right[0] + b * up[0], y + a * right[1] + b * up[1])
+        for a in np.linspace(reach / 5, reach, 4)
+        for b in (2, 4.5, 7)
     ]
     height, width = picture.shape[:2]
     rows = [picture[min(max(int(v * scale), 0), height - 1), min(max(int(u * scale), 0), width - 1)] for u, v in points]
@@ -63,7 +65,8 @@ def dark(svg: str) -> str:
     scale = picture.shape[1] / float(root.get("viewBox").split()[2])
     for text, style in zip(texts, styles, strict=True):
         x, y, angle = PLACE.match(text.get("transform")).groups()
-        if brightness(picture, scale, float(x), float(y), radians(float(angle or 0))) < 0.5:
+        reach = 5.5 if len(text.findall("svg:use", SVG)) > 1 else 2.5  # una lettera sola è stretta
+        if brightness(picture, scale, float(x), float(y), radians(float(angle or 0)), reach) < 0.5:
             for old, new in ON_DARK.items():
                 style = style.replace(old, new)
         text.set("style", style)
