@@ -320,6 +320,7 @@ def test_loads_translates_and_switches_a_head_off(visit: Visit, folders: dict[st
     expect(page.locator(".stato")).to_contain_text("qui nel tuo browser")
     expected = greedy_text(folder, "small-en-it", text)
     expect(page.locator(".traduzione")).to_have_text(expected)
+    expect(page.locator(".detto")).to_have_text(f"Traduzione: {expected}")  # per chi ascolta la pagina
     page.get_by_role("button", name="spegni la testa 3.1").click()
     expect(page.locator(".stato")).to_contain_text(f"Con tutte le teste accese: «{expected}»")
     model, tokenizer = load_web(folder), load_pretrained("small-en-it")[1]
@@ -589,6 +590,9 @@ def test_two_models_in_a_box(visit: Visit, folders: dict[str, Path], tmp_path: P
     page.locator("#b").get_by_role("radio", name=names[1]).click()
     expect(page.locator("#b").get_by_role("button", name="Carica il modello (circa 8 MB)")).to_be_visible()
     assert "modello=small-en-it" not in page.url  # finché non traduce, l'indirizzo resta quello di ciò che si vede
+    expect(page.locator("#b .risposta")).to_contain_text("Traduzione di «The dog was tired.» (mini):")
+    page.locator("#b").get_by_role("button", name="No, grazie").click()  # si torna al modello di ciò che si vede
+    expect(page.locator("#b").get_by_role("radio", name=names[0])).to_be_checked()
     page.goto("about:blank")
     page.goto(f"file://{tmp_path / 'pagina.html'}#b?frase={SENTENCES[0]}&modello=small-en-it&guarda=encoder&riga=2")
     expect(page.locator("#b .traduzione")).to_have_text(greedy_text(folders[names[1]], names[1], SENTENCES[0]))
@@ -626,6 +630,8 @@ def test_unknown_words_are_told(visit: Visit, folders: dict[str, Path], tmp_path
     page.get_by_role("button", name="Carica il modello").click()
     expect(page.locator(".stato")).to_contain_text("qui nel tuo browser")
     expect(warning).to_contain_text("«elephant» e «,»")
+    translate(page, "The cat was tired 👨‍👩‍👧.")  # un'emoji composta è una sola
+    expect(warning).to_contain_text("«👨‍👩‍👧»")
     translate(page, "The cat saw the street because it was narrow.")
     expect(page.locator(".stato")).to_contain_text("qui nel tuo browser")
     expect(warning).to_be_hidden()
