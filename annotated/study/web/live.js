@@ -274,8 +274,7 @@ class LiveBox {
     if (this.result) {
       this.m = this.result.m; // si torna al modello di ciò che si vede
       this.show(this.result);
-      const { m } = this;
-      loaded.get(this.model.url)?.then((live) => { if (m === this.m) this.live = live; }, () => {});
+      this.adopt();
     }
     this.say(message);
     this.box.focus();
@@ -316,10 +315,13 @@ class LiveBox {
   async change(m) { // un altro modello: se i suoi pesi ci sono già si usa, se no rispondono le frasi pronte
     Object.assign(this, { m, live: null, run: this.run + 1 });
     this.off.clear();
-    const live = (await loaded.get(this.model.url)?.catch(() => null)) ?? null;
-    if (m !== this.m) return;
-    this.live = live;
-    this.translate();
+    if (await this.adopt()) this.translate();
+  }
+
+  async adopt() { // prende i pesi del modello scelto, se ci sono già; falso se intanto se n'è scelto un altro
+    const { m } = this, live = (await loaded.get(this.model.url)?.catch(() => null)) ?? null;
+    if (m === this.m) this.live = live;
+    return m === this.m;
   }
 
   toggle(name) {
@@ -455,8 +457,8 @@ class LiveBox {
     if (this.known(this.asked)) this.show(this.known(this.asked), this.wanted); // si vede subito, anche se poi serve il modello
     reveal(this.host);
     this.host.scrollIntoView();
-    if (this.live || !loaded.has(this.model.url)) this.translate();
-    else loaded.get(this.model.url).then((live) => { if (m === this.m) this.live = live; }, () => {}).then(() => this.translate()); // i pesi ci sono già
+    if (this.live) this.translate();
+    else this.adopt().then((same) => same && this.translate());
     return true;
   }
 }
