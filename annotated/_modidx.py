@@ -758,6 +758,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
             'annotated.web': { 'annotated.web.LiveModel': ('nel_browser.html#livemodel', 'annotated/web.py'),
                                'annotated.web.LiveModel.__repr__': ('nel_browser.html#livemodel.__repr__', 'annotated/web.py'),
                                'annotated.web._known_words': ('nel_browser.html#_known_words', 'annotated/web.py'),
+                               'annotated.web._languages': ('nel_browser.html#_languages', 'annotated/web.py'),
                                'annotated.web._live_data': ('nel_browser.html#_live_data', 'annotated/web.py'),
                                'annotated.web._pack': ('nel_browser.html#_pack', 'annotated/web.py'),
                                'annotated.web._pieces': ('nel_browser.html#_pieces', 'annotated/web.py'),

@@ -126,10 +126,13 @@ def _load_weights(folder: Path, tokenizer: Tokenizer, config: Config) -> dict[st
         )
     return {name: tensor for path in paths for name, tensor in load_tensors(path, tokenizer)[0].items()}
 
-# %% ../book/81_salvare.ipynb #6d6a155f
+# %% ../book/81_salvare.ipynb #18bcd4ce
 def _load_config(folder: Path) -> Config:
     path = folder / "config.json"
     if not path.exists():
+        if (folder / "state.safetensors").exists():
+            told = "l'addestramento si è fermato prima di una validazione"
+            raise AnnotatedError(f"{folder}: {told}. Riprendilo: annotated train --resume --out {folder}")
         raise AnnotatedError(
             f"{folder}: qui non c'è un modello (manca config.json). Indica la sua cartella con --model, "
             "oppure addestrane uno con «annotated train»."

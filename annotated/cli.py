@@ -5,9 +5,10 @@
 # %% auto #0
 __all__ = ['PRETRAINED', 'RECIPES', 'BRANCH_SCALE', 'Recipe', 'make_parser', 'main']
 
-# %% ../book/90_riga_di_comando.ipynb #8e4e43a8
+# %% ../book/90_riga_di_comando.ipynb #1fae4721
 import argparse
 import json
+import math
 import os
 import sys
 import time
@@ -371,7 +372,7 @@ def _training_config(args: argparse.Namespace, device: torch.device) -> Training
     options |= {"precision": _precision(args.precision, device), "compiled": bool(args.compiled)}
     return TrainingConfig(**options)
 
-# %% ../book/90_riga_di_comando.ipynb #62d52806
+# %% ../book/90_riga_di_comando.ipynb #ccec9928
 def _train(args: argparse.Namespace) -> None:
     _check_processes()
     if args.config and args.config.endswith(".json"):
@@ -380,7 +381,8 @@ def _train(args: argparse.Namespace) -> None:
     folder, device = args.out or Path("runs") / shape, _device(args.device)
     begun = any((folder / name).exists() for name in ("state.safetensors", "options.json"))
     if args.resume and not (begun or args.data or args.config or args.init):
-        raise AnnotatedError(f"{folder}: non c'è nulla da riprendere. Indica con --out la sua cartella.")
+        told = "non c'è nulla da riprendere. Controlla --out, o ridai il comando intero se non era cominciato"
+        raise AnnotatedError(f"{folder}: {told}.")
     args = _completed(args, folder)
     config = _training_config(args, device)
     if args.tensorboard and find_spec("tensorboard") is None:
@@ -400,7 +402,8 @@ def _train(args: argparse.Namespace) -> None:
         _train_in(folder, device, args, config)
     if not args.data and _first():
         _measure_unseen(folder, device)
-    _say(f'fatto. Prova: annotated translate --model {quote(str(folder))} "The animal …"')
+    sentence = '"una frase"' if args.data else '"The animal …"'
+    _say(f"fatto. Prova: annotated translate --model {quote(str(folder))} {sentence}")
 
 
 def _train_in(folder: Path, device: torch.device, args: argparse.Namespace, config: TrainingConfig) -> None:
@@ -430,7 +433,7 @@ def _measure_unseen(folder: Path, device: torch.device) -> None:
     scores = evaluate(hypotheses, [pair.target for pair in unseen])
     _say(f"coppie di nomi mai viste insieme: {number(scores.exact, '.1%')} di frasi tradotte esattamente")
 
-# %% ../book/90_riga_di_comando.ipynb #10860c61
+# %% ../book/90_riga_di_comando.ipynb #3b05097e
 _SCALES = ", ".join(f"{scale} per {name}" for name, scale in BRANCH_SCALE.items())
 _BRANCHES = f"grandezza, in un modello nuovo, delle matrici che chiudono i rami ({_SCALES}; altrimenti 1)"
 
@@ -453,7 +456,7 @@ def _add_train(commands: Any) -> None:
     where = "dove scrivere (predefinita: runs/FORMA; con --init, runs/MODELLO)"
     add("--out", type=_folder, metavar="CARTELLA", help=where)
     short = RECIPES["init"].training
-    fewer = f"{short.max_steps} passi, warmup {short.warmup}, factor {short.factor}"
+    fewer = f"{short.max_steps} passi, warmup {short.warmup}, factor {short.factor}, valid-every {short.valid_every}"
     start = f"parte dai pesi e dal vocabolario di un modello, nome o cartella (predefiniti: {fewer})"
     add("--init", type=_model_name, metavar="MODELLO", help=start)
     wide = "raddoppia vettori, teste, feed-forward e blocchi del modello di --init"
@@ -640,7 +643,7 @@ def _add_translate(commands: Any) -> None:
     p.set_defaults(run=_translate)
     _add_decoding(p)
 
-# %% ../book/90_riga_di_comando.ipynb #b00aaf73
+# %% ../book/90_riga_di_comando.ipynb #96c4203d
 def _evaluate(args: argparse.Namespace) -> None:
     _check_output(args.output, args.pairs)
     pairs = list(read_pairs(args.pairs))
@@ -654,13 +657,18 @@ def _evaluate(args: argparse.Namespace) -> None:
         told = f"scartate {number(len(skipped))} coppie, vuote o più lunghe di {limit} pezzi"
         _say(f"{args.pairs}: {told} (righe {lines})")
     pairs = list(compress(pairs, fits))
-    hypotheses = translate(
-        model, tokenizer, [pair.source for pair in pairs], args.beam, args.alpha, args.max_tokens,
-        progress=True, origin=str(args.pairs),
-    )  # fmt: skip
-    if args.output:
-        texts = iter(hypotheses)
-        with atomic_write(args.output) as file:  # una riga per coppia: vuota, se la coppia è scartata
+    written = tokenizer.decode(tokenizer.encode([pair.target for pair in pairs]))
+    targets = (" ".join(pair.target.split()) for pair in pairs)
+    if foreign := sum(text != target for text, target in zip(written, targets, strict=True)):
+        told = f"{number(foreign)} traduzioni hanno segni («’», «…», «º») che il modello scrive diversi"
+        _say(f"{args.pairs}: {told}: contano come errori")
+    with atomic_write(args.output) if args.output else nullcontext() as file:  # si apre prima di tradurre
+        hypotheses = translate(
+            model, tokenizer, [pair.source for pair in pairs], args.beam, args.alpha, args.max_tokens,
+            progress=True, origin=str(args.pairs),
+        )  # fmt: skip
+        if file:  # una riga per coppia: vuota, se la coppia è scartata
+            texts = iter(hypotheses)
             file.writelines(f"{next(texts) if fit else ''}\n".encode() for fit in fits)
     _print(one_line(f"{args.pairs}: {len(pairs)} frasi, beam {args.beam}, alfa {args.alpha}"))
     _print(str(evaluate(hypotheses, [pair.target for pair in pairs], args.tokenize)))
@@ -706,7 +714,7 @@ def _add_attention(commands: Any) -> None:
     p.set_defaults(run=_attention)
     _add_device(p)
 
-# %% ../book/90_riga_di_comando.ipynb #475d9bc6
+# %% ../book/90_riga_di_comando.ipynb #bb606b01
 def _export(args: argparse.Namespace) -> None:
     if args.sentence and args.to != "web":
         raise AnnotatedError("--sentence: è di una pagina web. Aggiungi --to web.")
@@ -729,17 +737,21 @@ def _download(args: argparse.Namespace) -> None:
     _say(str(download(args.name, args.out, progress=True)))
 
 
-_SHAPES = ((10_000, "mini", 250), (100_000, "tiny", 4000), (1_000_000, "small", 8000))  # fino a tante coppie
+_ENOUGH = (  # fino a tante coppie: forma, pezzi, e i passi se i predefiniti sono troppi
+    (10_000, "tiny", 1000, " --max-steps 8000 --warmup 2000"),
+    (100_000, "tiny", 4000, " --max-steps 8000 --warmup 2000"),
+    (1_000_000, "small", 8000, ""),
+    (math.inf, "base", 16_000, ""),
+)
 
 
 def _prepare(args: argparse.Namespace) -> None:
     written = prepare(args.source, args.target, args.out, args.held_out, args.seed, progress=True)
     _say(str(written))
-    fit = ((shape, pieces) for limit, shape, pieces in _SHAPES if written.train <= limit)
-    shape, pieces = next(fit, ("base", 16_000))
-    _say(f"Ora: annotated train --data {quote(str(args.out))} --config {shape} --vocab-size {pieces}")
+    shape, pieces, steps = next(row[1:] for row in _ENOUGH if written.train <= row[0])
+    _say(f"Ora: annotated train --data {quote(str(args.out))} --config {shape} --vocab-size {pieces}{steps}")
 
-# %% ../book/90_riga_di_comando.ipynb #bb25cf54
+# %% ../book/90_riga_di_comando.ipynb #64f081e6
 def _add_export(commands: Any) -> None:
     p = commands.add_parser("export", help="scrive un modello per altri programmi, o da pubblicare")
     add = p.add_argument
@@ -770,16 +782,17 @@ def _add_download(commands: Any) -> None:
     p = commands.add_parser("download", help="scarica un corpus pubblico")
     add = p.add_argument
     add("name", choices=list(CORPORA), metavar="NOME", help=", ".join(CORPORA))
-    add("--out", type=_folder, required=True, metavar="CARTELLA", help="dove scrivere train.tsv e valid.tsv")
+    files = "dove scrivere train.tsv, valid.tsv e, se il corpus ha una prova, test.tsv"
+    add("--out", type=_folder, required=True, metavar="CARTELLA", help=files)
     p.set_defaults(run=_download)
 
-# %% ../book/90_riga_di_comando.ipynb #43233ff1
+# %% ../book/90_riga_di_comando.ipynb #7a4580b5
 _ITALIAN = {  # le frasi di argparse, che parla inglese
     "usage: ": "uso: ",
     "options": "opzioni",
     "positional arguments": "argomenti",
     "show this help message and exit": "mostra questo aiuto ed esce",
-    "unrecognized arguments: %s": "argomenti sconosciuti: %s",
+    "unrecognized arguments: %s": "argomenti sconosciuti: %s (ciò che ha spazi va fra virgolette)",
     "the following arguments are required: %s": "mancano: %s",
     "expected one argument": "manca il valore",
     "ignored explicit argument %r": "non vuole un valore, ma ha %r",

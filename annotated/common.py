@@ -90,6 +90,8 @@ def _remove_orphans(folder: Path) -> None:
     for path in folder.glob(".*.parziale"):
         with suppress(OSError), open(path, "r+b") as file:
             _lock(file)
+            if sys.platform == "win32":
+                file.close()  # là un file aperto non si toglie, nemmeno se lo tiene aperto un altro
             path.unlink()
 
 # %% ../book/86_dentro_il_pacchetto.ipynb #8f4ec75e

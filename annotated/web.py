@@ -205,7 +205,13 @@ class LiveModel(PageFigure):
     def __repr__(self) -> str:
         return "traduttore nel browser"
 
-# %% ../book/88_nel_browser.ipynb #6c3fc4f7
+# %% ../book/88_nel_browser.ipynb #075423d4
+def _languages(name: str) -> list[str]:
+    "Le sigle delle due lingue, se le dice il nome del modello (`small-en-it`); se no, nessuna."
+    name = "mini-en-it" if name == "mini" else Path(name).name
+    return name.split("-")[-2:] if re.search(r"-[a-z]{2}-[a-z]{2}$", name) else []
+
+
 def _live_data(name: str, sentences: Sequence[str], url: str | None) -> dict[str, Any]:
     "Di un modello: dove sono i pesi, quanti byte, e le risposte alle frasi pronte."
     model, tokenizer = load_pretrained(name)
@@ -214,6 +220,7 @@ def _live_data(name: str, sentences: Sequence[str], url: str | None) -> dict[str
         "name": Path(name).name,
         "url": url or f"_static/vivo/{name}",
         "bytes": len(_pack(model)[1]),
+        "languages": _languages(name),
         "words": _known_words(tokenizer),
         "sentences": [ready_answer(model, tokenizer, one) for one in sentences],
     }

@@ -27,9 +27,14 @@ ROOT = Path(__file__).resolve().parent.parent
 PROGRAM = ROOT / "annotated" / "study" / "web" / "transformer.js"
 SENTENCES = [example.en for example in generate(30, held_out=True)]
 TO_FLOAT = """() => {
-    for (const m of Object.values(model.parameters).filter(p => p.rows)) {
-        m.weights = Float32Array.from(m.weights, (w, i) => w * m.scales[Math.floor(i / m.columns)]);
+    for (const [name, m] of Object.entries(model.parameters)) {
+        if (!m.rows) { model.parameters[name] = m.slice(); continue; }  // una vista terrebbe in vita gli interi
+        const floats = new Float32Array(m.rows * m.columns);
+        for (let row = 0, i = 0; row < m.rows; row++)
+            for (let column = 0; column < m.columns; column++, i++) floats[i] = m.weights[i] * m.scales[row];
+        m.weights = floats;
         m.scales = new Float32Array(m.rows).fill(1);
+        m.bias &&= m.bias.slice();
     }
 }"""
 

@@ -158,6 +158,41 @@ def test_evaluate_drops_what_the_model_cannot_read(
     assert "nessuna frase entra in 64 pezzi" in capsys.readouterr().err
 
 
+def test_evaluate_opens_the_output_before_translating(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "prova.tsv"
+    path.write_text(f"{PAIRS[0]}\n", "utf-8")
+    monkeypatch.setattr(cli, "translate", lambda *_args, **_options: pytest.fail("traduce prima di poter scrivere"))
+    assert main(["evaluate", "--model", str(model), "--output", str(path / "it.txt"), str(path)]) == 1
+    assert "non riesco a scrivere" in capsys.readouterr().err
+
+
+def test_evaluate_tells_what_the_model_never_writes(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "prova.tsv"
+    path.write_text(f"{PAIRS[0]}\np\tThe dog ran.\tL’animale corse…\n", "utf-8")
+    assert main(["evaluate", "--model", str(model), "--beam", "1", str(path)]) == 0
+    assert f"{path}: 1 traduzioni hanno segni" in capsys.readouterr().err
+
+
+def test_prepare_suggests_a_shape(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, word in (("en", "dog"), ("it", "cane")):
+        (tmp_path / name).write_text("".join(f"{word} {n}\n" for n in range(60)), "utf-8")
+    out = tmp_path / "dati"
+    assert main(["prepare", str(tmp_path / "en"), str(tmp_path / "it"), "--out", str(out)]) == 0
+    assert (
+        f"Ora: annotated train --data {out} --config tiny --vocab-size 1000 --max-steps 8000" in capsys.readouterr().err
+    )
+
+
+def test_a_run_without_a_model_yet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "state.safetensors").touch()
+    assert main(["translate", "--model", str(tmp_path), "Hi."]) == 1
+    assert f"Riprendilo: annotated train --resume --out {tmp_path}" in capsys.readouterr().err
+
+
 def test_writes_a_page_with_the_attention(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = tmp_path / "vista.html"
     command = ["attention", "The dog saw the car.", "--model", str(model), "-o", str(page)]

@@ -93,7 +93,7 @@ def test_introduction_opens_where_the_adjective_is_written(visit: Visit) -> None
     "La testa scelta guarda l'aggettivo inglese, e se cambia la frase guarda l'altro."
     page = visit.page
     page.goto(f"file://{HTML / 'intro.html'}")
-    looked = page.get_by_role("group", name="L'inglese, in pezzi").locator("button:has(small)")
+    looked = page.get_by_role("group", name="La frase, in pezzi").locator("button:has(small)")
     share = "all => all.map(b => [b.firstChild.data, parseInt(b.querySelector('small').textContent)])"
     expect(looked.filter(has_text="·ired")).to_have_count(1)
     tired = dict(looked.evaluate_all(share))

@@ -153,6 +153,18 @@ def test_same_logits_without_a_head(web: Web, head: Head) -> None:
     assert (without - expected).abs().max() < 1e-3 < (without - whole).abs().max()
 
 
+def test_the_page_learns_the_languages_from_the_name(browser: Browser, tmp_path: Path) -> None:
+    page = browser.new_page()
+    cases = (("azienda-en-es", "Una frase in inglese", "en", "es"), ("mio", "Una frase da tradurre", None, None))
+    for name, label, read, written in cases:
+        save_model(tmp_path / name, *load_pretrained("mini"))
+        export_web(str(tmp_path / name), tmp_path / "pagine" / name, ["The dog was tired."])
+        page.goto(f"file://{tmp_path / 'pagine' / name / 'index.html'}")
+        assert page.get_by_label(label).get_attribute("lang") == read
+        assert page.locator(".traduzione").get_attribute("lang") == written
+    page.close()
+
+
 def test_pre_norm_too(browser: Browser, tmp_path: Path) -> None:
     "Pre-LN, con dimensioni che non sono multiple di quattro."
     _, tokenizer = load_pretrained("mini")
@@ -247,11 +259,11 @@ def greedy_text(folder: Path, name: str, text: str) -> str:
 
 
 def english(page: Page) -> Locator:
-    return page.get_by_role("group", name="L'inglese, in pezzi").get_by_role("button")
+    return page.get_by_role("group", name="La frase, in pezzi").get_by_role("button")
 
 
 def italian(page: Page) -> Locator:
-    return page.get_by_role("group", name="L'italiano, un pezzo alla volta").get_by_role("button")
+    return page.get_by_role("group", name="La traduzione, un pezzo alla volta").get_by_role("button")
 
 
 def numbers(page: Page) -> list[float]:
@@ -647,7 +659,7 @@ def test_opens_and_returns_where_the_answer_is_decided(visit: Visit, folders: di
     translate(page, "The fox saw the street because it was hungry.")
     page.get_by_role("button", name="Carica il modello").click()
     expect(page.locator(".stato")).to_contain_text(re.compile(r"pezzi in [\d,]+ (milli)?secondi"))
-    last = page.get_by_role("group", name="L'italiano, un pezzo alla volta").get_by_role("button").count()
+    last = page.get_by_role("group", name="La traduzione, un pezzo alla volta").get_by_role("button").count()
     expect(page.locator(".candidati .titolo")).not_to_have_text(f"Passo {last}: che cosa poteva scrivere")
     translate(page, SENTENCES[0])
     expect(page.locator(".traduzione")).to_contain_text("stanco")

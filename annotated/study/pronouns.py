@@ -68,18 +68,18 @@ def _read_nouns() -> dict[str, dict[str, list[Noun]]]:
 
 NOUNS = _read_nouns()  # tipo → genere → nomi
 
-# %% ../../book/87_frasi_con_it.ipynb #08ae43ea
+# %% ../../book/87_frasi_con_it.ipynb #3d38b6fe
 class Adjective(NamedTuple):
     "Un aggettivo o participio: inglese, maschile e femminile italiani, e il segno che dice come si usa."
 
     en: str
     m: str
     f: str
-    mark: str  # vuoto: si gradua; `!` no; `*` è un participio, e non si gradua; `^` regge «had become»
+    mark: str  # vuoto: si gradua; `!` no; `*` participio; `+` fatto compiuto; `^` regge «had become»
 
 
 def _adjective(en: str, it: str) -> Adjective:
-    masculine = it.rstrip("!*^")
+    masculine = it.rstrip("!*+^")
     return Adjective(en, masculine, re.sub("o$", "a", masculine), it[len(masculine) :])
 
 
@@ -150,7 +150,7 @@ _TAILS = {
 }  # fmt: skip
 _TAILS["fail"] = _TAILS["cause"]
 
-# %% ../../book/87_frasi_con_it.ipynb #189c7890
+# %% ../../book/87_frasi_con_it.ipynb #d4a340db
 _DEGREES = {"very": "molto", "so": "così", "quite": "piuttosto", "really": "davvero", "too": "troppo"}
 _GRADES = {
     "cause": "very so quite really",
@@ -166,11 +166,13 @@ _PRESENT = dict(pair.split("=") for pair in (
 @cache
 def _tails(relation: str, past: bool, mark: str, judged: bool) -> list[tuple[str, str]]:
     "Le code nelle due lingue, avverbi compresi, per un aggettivo con quel segno."
-    plain = mark in ("!", "*")  # non si gradua
+    plain = mark in ("!", "*", "+")  # non si gradua
     grades = [] if plain else _GRADES.get(relation, "").split()
     tails = []
     for wanted, en, it in _TAILS[relation]:
-        if wanted not in ("", mark) and not (wanted == "~" and judged and not plain):
+        if mark == "+" and wanted != "*" and relation not in ("until", "once"):
+            continue  # un fatto compiuto: «era stato espulso», non «era espulso»
+        if wanted not in ("", mark.replace("+", "*")) and not (wanted == "~" and judged and not plain):
             continue
         if not past:
             en, it = (re.sub(r"\w+", lambda m: _PRESENT.get(m[0], m[0]), text) for text in (en, it))
@@ -280,7 +282,7 @@ def unseen_frames() -> list[int]:
     }
     return sorted({p.frame for p in _probes()} - seen)
 
-# %% ../../book/87_frasi_con_it.ipynb #ddb68dee
+# %% ../../book/87_frasi_con_it.ipynb #56f8e049
 class Choice(NamedTuple):
     "Una cornice con i tipi fissati: i nomi e gli indizi fra cui si sorteggia."
 
@@ -310,12 +312,12 @@ def _clues(frame: Frame, kinds: tuple[str, str], side: int) -> list[Adjective]:
 def choices() -> list[Choice]:
     "Le cornici con tutte le coppie di tipi in cui ogni posto ha i suoi indizi."
     pool = []
-    for number, frame in enumerate(FRAMES):
+    for place, frame in enumerate(FRAMES):
         kinds = [(a, b) for a in frame.types[0] for b in ([a] if frame.types[1] == ["="] else frame.types[1])]
         for a, b in kinds:
             clues = _clues(frame, (a, b), 0), _clues(frame, (a, b), 1)
             if all(clues):
-                pool.append(Choice(number, (NOUNS[a], NOUNS[b]), clues))
+                pool.append(Choice(place, (NOUNS[a], NOUNS[b]), clues))
     return pool
 
 

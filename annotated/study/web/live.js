@@ -10,7 +10,8 @@ const decimal = (x, digits) => x.toFixed(digits).replace(".", ",");
 const pause = () => new Promise((resolve) => setTimeout(resolve)); // lascia che la pagina si ridisegni
 const list = (texts) => new Intl.ListFormat("it").format(texts);
 const duration = (ms) => (ms < 1000 ? `${Math.max(1, Math.round(ms))} millisecondi` : `${decimal(ms / 1000, 1)} secondi`);
-const NOTHING = "Scrivi una frase in inglese, o scegline una pronta.";
+const NOTHING = "Scrivi una frase, o scegline una pronta.";
+const language = (code) => new Intl.DisplayNames("it", { type: "language" }).of(code);
 const REDRAW = 100; // mentre il modello scrive si ridisegna al più ogni tanti millisecondi
 const WORDS = /[\p{L}\p{M}\p{N}]+|\p{RI}{2}|\S(?:\u200d\S|[\ufe0f\p{EMod}])*/gu, WORD = /^[\p{L}\p{M}\p{N}]+$/u; // di un testo, le parole, e uno per uno i segni e le emoji
 const [ENCODER, , CROSS] = range(3); // l'ordine delle mappe: encoder, decoder, cross
@@ -103,6 +104,7 @@ class LiveBox {
     // `off`: le teste spente; `plain`: la traduzione con tutte accese; `run`: quale richiesta è l'ultima; `picked`: il passo di
     // cui si vedono i candidati, se lo si è scelto; `looking`: che cosa si va a guardare dopo la traduzione
     Object.assign(this, { host, data, m: 0, live: null, ready, result: null, off: new Set(), plain: "", run: 0, whole: new Map(), loading: false, asked: "", picked: null, wanted: null, looking: null });
+    [this.from, this.to] = data.models[0].languages; // le sigle delle due lingue, se si sanno
     this.offer = html("div", { class: "offerta", hidden: true });
     this.status = html("p", { role: "status", class: "stato" });
     this.warning = html("p", { role: "status", class: "avviso" });
@@ -114,7 +116,7 @@ class LiveBox {
     this.pieces = html("div", { class: "esito", pointerleave: () => this.viewer.set({ over: null }) }); // le file dentro si rifanno
     const figure = html("div");
     reserve(figure);
-    shadow.append(html("style", {}, style), html("div", { class: "vivo", role: "group", "aria-label": "Traduttore dall'inglese all'italiano" },
+    shadow.append(html("style", {}, style), html("div", { class: "vivo", role: "group", "aria-label": "Traduttore" },
       this.choices, this.drawSentences(), this.drawForm(), this.offer, this.reply, this.candidates, this.pieces, figure));
     followTheme(host);
     this.viewer = new Viewer(figure, viewerStyle, firstState(data.start), { changed: (v) => this.changed(v), address: (fields) => this.address(fields) });
@@ -153,14 +155,14 @@ class LiveBox {
       event.preventDefault();
       this.submit();
     };
-    this.box = html("textarea", { id: "frase", rows: 2, maxlength: 600, lang: "en", spellcheck: "false", keydown: enter });
+    this.box = html("textarea", { id: "frase", rows: 2, maxlength: 600, lang: this.from, spellcheck: "false", keydown: enter });
     return html("form", { submit: (event) => { event.preventDefault(); this.submit(); } },
-      html("label", { for: "frase" }, "Una frase in inglese"), html("div", { class: "riga" }, this.box, html("button", { class: "forte" }, "Traduci")));
+      html("label", { for: "frase" }, this.from ? `Una frase in ${language(this.from)}` : "Una frase da tradurre"), html("div", { class: "riga" }, this.box, html("button", { class: "forte" }, "Traduci")));
   }
   drawSentences() {
     const texts = this.data.models[0].sentences.map(({ text }) => text);
     return html("div", { class: "gruppo pronte", role: "group", "aria-label": "Frasi pronte" },
-      ...texts.map((text) => html("button", { type: "button", lang: "en", click: () => this.choose(text) }, text)));
+      ...texts.map((text) => html("button", { type: "button", lang: this.from, click: () => this.choose(text) }, text)));
   }
 
   choose(text) {
@@ -346,7 +348,7 @@ class LiveBox {
     if (!v.state.over) remember(this.address(toFields(v)));
   }
 
-  pick(v) { // il pezzo italiano di cui si vedono i candidati: quello che guarda, o l'ultimo che si è scelto
+  pick(v) { // il pezzo scritto di cui si vedono i candidati: quello che guarda, o l'ultimo che si è scelto
     const at = focused(v);
     if (v.state.k !== ENCODER && at && at.query !== null) [this.picked] = this.piecesOf("query", at.query);
   }
@@ -359,10 +361,10 @@ class LiveBox {
   refresh() {
     this.drawChoices();
     const { text, m, open, translation } = this.result, other = m !== this.m && ` (${this.data.models[m].name})`;
-    const before = (other || text !== this.asked) && html("p", { class: "titolo" }, "Traduzione di «", html("i", { lang: "en" }, text), "»", other, ":");
-    fill(this.answer, [before, html("p", { class: "traduzione", lang: "it" }, translation + (open ? " …" : "")), this.drawTools()]);
+    const before = (other || text !== this.asked) && html("p", { class: "titolo" }, "Traduzione di «", html("i", { lang: this.from }, text), "»", other, ":");
+    fill(this.answer, [before, html("p", { class: "traduzione", lang: this.to }, translation + (open ? " …" : "")), this.drawTools()]);
     fill(this.candidates, this.drawCandidates());
-    fill(this.pieces, [this.drawRow("source", "en", "L'inglese, in pezzi"), this.drawRow("written", "it", "L'italiano, un pezzo alla volta")]);
+    fill(this.pieces, [this.drawRow("source", this.from, "La frase, in pezzi"), this.drawRow("written", this.to, "La traduzione, un pezzo alla volta")]);
   }
 
   drawChoices() {
@@ -414,7 +416,7 @@ class LiveBox {
   drawTools() {
     const { twin } = this;
     const swap = twin && html("button", { type: "button", "data-chiave": "scambia", click: () => this.choose(twin.text) },
-      "Metti ", html("i", { lang: "en" }, twin.other), " al posto di ", html("i", { lang: "en" }, twin.word));
+      "Metti ", html("i", { lang: this.from }, twin.other), " al posto di ", html("i", { lang: this.from }, twin.word));
     const on = this.off.size > 0 && html("button", { type: "button", "data-chiave": "accendi", click: () => { this.off.clear(); this.translate(); } }, "Riaccendi tutte le teste");
     return html("div", { class: "gruppo" }, swap, on);
   }
@@ -428,11 +430,11 @@ class LiveBox {
     return apart ?? hesitation(this.result);
   }
 
-  // I primi cinque candidati del pezzo italiano scelto.
+  // I primi cinque candidati del pezzo scritto che si è scelto.
   drawCandidates() {
     const t = this.picked ?? this.telling, label = ([piece]) => axis([OPENS, piece]).pieces[1];
     const bars = this.result.candidates[t].map((one) => html("li", { "data-scelto": String(one[0] === this.result.maps[CROSS].queries[t]) },
-      html("span", { lang: "it" }, label(one)), html("span", { class: "barra", style: `--lunghezza: ${100 * one[1]}%` }), html("span", { class: "cifra" }, `${decimal(100 * one[1], 1)} %`)));
+      html("span", { lang: this.to }, label(one)), html("span", { class: "barra", style: `--lunghezza: ${100 * one[1]}%` }), html("span", { class: "cifra" }, `${decimal(100 * one[1], 1)} %`)));
     return [html("p", { class: "titolo" }, `Passo ${t + 1}: che cosa poteva scrivere`), html("ol", {}, ...bars)];
   }
 
