@@ -433,7 +433,7 @@ def _measure_unseen(folder: Path, device: torch.device) -> None:
     scores = evaluate(hypotheses, [pair.target for pair in unseen])
     _say(f"coppie di nomi mai viste insieme: {number(scores.exact, '.1%')} di frasi tradotte esattamente")
 
-# %% ../book/90_riga_di_comando.ipynb #3b05097e
+# %% ../book/90_riga_di_comando.ipynb #c68a79bb
 _SCALES = ", ".join(f"{scale} per {name}" for name, scale in BRANCH_SCALE.items())
 _BRANCHES = f"grandezza, in un modello nuovo, delle matrici che chiudono i rami ({_SCALES}; altrimenti 1)"
 
@@ -456,8 +456,8 @@ def _add_train(commands: Any) -> None:
     where = "dove scrivere (predefinita: runs/FORMA; con --init, runs/MODELLO)"
     add("--out", type=_folder, metavar="CARTELLA", help=where)
     short = RECIPES["init"].training
-    fewer = f"{short.max_steps} passi, warmup {short.warmup}, factor {short.factor}, valid-every {short.valid_every}"
-    start = f"parte dai pesi e dal vocabolario di un modello, nome o cartella (predefiniti: {fewer})"
+    fewer = f"{short.max_steps} passi, una validazione ogni {short.valid_every}, warmup {short.warmup}"
+    start = f"parte da pesi e vocabolario di un modello (predefiniti: {fewer}, factor {short.factor})"
     add("--init", type=_model_name, metavar="MODELLO", help=start)
     wide = "raddoppia vettori, teste, feed-forward e blocchi del modello di --init"
     add("--grow", action="store_true", default=None, help=wide)

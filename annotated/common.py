@@ -78,7 +78,7 @@ def open_input(
         problem = f"non riesco a leggere ({reason(error)})"
         raise AnnotatedError(f"{path}: {problem}. Controlla nome e permessi.") from error
 
-# %% ../book/86_dentro_il_pacchetto.ipynb #2a9a5611
+# %% ../book/86_dentro_il_pacchetto.ipynb #66da44a7
 def _lock(file: BinaryIO) -> None:
     "Chiude il file con un lucchetto; `OSError` se l'ha già chiuso un altro."
     if sys.platform != "win32":  # Windows non lascia togliere un file aperto: un lucchetto c'è già
