@@ -5,13 +5,14 @@
 # %% auto #0
 __all__ = ['CORPORA', 'PublicCorpus', 'clean', 'normalize', 'Lottery', 'Written', 'download', 'prepare']
 
-# %% ../book/91_corpora.ipynb #9a3d873c
+# %% ../book/91_corpora.ipynb #0ccadf6f
 import hashlib
 import os
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
+from functools import cache
 from heapq import heappush, heapreplace
 from pathlib import Path
 from typing import NamedTuple
@@ -57,12 +58,12 @@ CORPORA = {
     "wmt14-en-fr": PublicCorpus(("en", "fr"), *_WMT14, "fr-en", 40_836_715, 7_776, *_WMT14_REST),
 }  # fmt: skip
 
-# %% ../book/91_corpora.ipynb #2c57eff4
+# %% ../book/91_corpora.ipynb #81a9aae0
 def clean(
     text: str | None,  # nei depositi una frase può mancare
 ) -> str:
     "La frase su una riga, con spazi semplici; vuota, se non vi si vede un carattere."
-    line = " ".join((text or "").split())
+    line = " ".join((text or "").replace("\0", " ").split())  # un byte nullo `read_lines` lo rifiuta
     # ▁ e � si stampano, ma SentencePiece non ne fa pezzi
     return line if any(c.isprintable() and c not in " ▁\ufffd" for c in line) else ""
 
@@ -97,10 +98,18 @@ def _read(corpus: PublicCorpus, split: str, source: Path | None) -> Iterator[Pai
             advice = "Controlla che la copia del deposito sia intera"
         raise AnnotatedError(f"{where}: non riesco a leggere ({problem}). {advice}.") from error
 
-# %% ../book/91_corpora.ipynb #9a2441af
+# %% ../book/91_corpora.ipynb #c5baf85f
+@cache
+def _word() -> re.Pattern[str]:
+    "Una parola: anche i segni vocalici di hindi e thai ne fanno parte; i selettori delle emoji no."
+    every = (chr(n) for n in range(0x300, 0x1F000) if not 0xFE00 <= n <= 0xFE0F)
+    marks = "".join(c for c in every if unicodedata.category(c)[0] == "M")
+    return re.compile(rf"[\w{marks}]+")
+
+
 def normalize(text: str) -> str:
     "La frase ridotta alle sue parole, minuscole e senza punteggiatura: se coincidono, è la stessa frase."
-    return " ".join(re.findall(r"\w+", unicodedata.normalize("NFKC", text).casefold())) or text
+    return " ".join(_word().findall(unicodedata.normalize("NFKC", text).casefold())) or text
 
 # %% ../book/91_corpora.ipynb #24f70c87
 class Lottery:

@@ -268,7 +268,7 @@ def _cached(folder: Path, vocab_size: int) -> Corpus | None:
     except Exception:  # un file rovinato può far sollevare di tutto
         return None
 
-# %% ../book/12_dati.ipynb #1fcea6b0
+# %% ../book/12_dati.ipynb #cebbd419
 def digest(
     files: Iterable[Path],
     *settings: Any,  # ciò che se ne fa: numeri, testi, liste
@@ -290,6 +290,7 @@ def load_corpus(
     max_len: int,
     cache: Path,  # la cartella in cui tenere il risultato
     repeat: dict[str, float] | None = None,  # come in `read_pairs`
+    progress: bool = True,  # mostra la barra d'avanzamento
 ) -> Corpus:
     """Come `encode_pairs` sui `files`, ma la seconda volta legge il risultato dal disco, fuori dalla memoria.
 
@@ -300,7 +301,7 @@ def load_corpus(
         return corpus
     check_sources(files, repeat or {})
     pairs = (pair for path in files for pair in read_pairs(path, repeat))
-    corpus = encode_pairs(pairs, tokenizer, max_len, progress=True)
+    corpus = encode_pairs(pairs, tokenizer, max_len, progress)
     for name in ("tokens", "offsets"):
         with atomic_write(folder / f"{name}.npy") as file:
             np.save(file, getattr(corpus, name), allow_pickle=False)

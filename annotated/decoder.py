@@ -41,7 +41,7 @@ class KVCache:
         "Tiene le ipotesi `rows` (R',), nell'ordine dato: serve alla beam search."
         self.buffers = [buffer.index_select(0, rows) for buffer in self.buffers]
 
-# %% ../book/08_decoder.ipynb #68f2550a
+# %% ../book/08_decoder.ipynb #fbcdcdcb
 class DecoderLayer(nn.Module):
     """Un blocco del decoder (Vaswani 2017, §3.1).
 
@@ -63,7 +63,7 @@ class DecoderLayer(nn.Module):
     def forward(
         self,
         x: Tensor,  # (R, T, d_model): R = B, o B·K con K ipotesi per frase
-        memory: tuple[Tensor, Tensor],  # le sue chiavi e valori, (B, h, S, d_k)
+        memory: tuple[Tensor, Tensor],  # i suoi K e V, (B, h_cross, S, d_model / h_cross)
         mask: Tensor | None = None,  # causale, (1, 1, T, T); None quando T = 1
         memory_mask: Tensor | None = None,  # (B, 1, 1, S)
         cache: KVCache | None = None,  # le parole già prodotte

@@ -441,7 +441,7 @@ def on_device(batches: Iterator[Batch], device: torch.device) -> Iterator[Batch]
         batch = following
     yield batch
 
-# %% ../book/15_addestramento.ipynb #8faf7acf
+# %% ../book/15_addestramento.ipynb #b5d29e36
 def _tell(bar: tqdm, message: str) -> None:
     if not bar.disable:  # con più processi parla uno solo
         bar.write(message, sys.stderr)
@@ -458,16 +458,26 @@ def _why(run: Run) -> str:
     return f"{told}; per continuare, --patience più grande"
 
 
-def _steps(run: Run, training: Corpus, validation: Corpus) -> None:
+@contextmanager
+def _uncompiled_after(model: Transformer) -> Iterator[None]:
+    "Alla fine i blocchi tornano com'erano: compilati non sentirebbero i ganci di chi vuole guardarci dentro."
+    try:
+        yield
+    finally:
+        for block in (*model.encoder.layers, *model.decoder.layers):
+            block._compiled_call_impl = None
+
+
+def _steps(run: Run, training: Corpus, validation: Corpus, shown: bool) -> None:
     "I passi che mancano, con diario, validazioni e salvataggi."
     objective, config, progress, before = _objective(run), run.config, run.progress, run.progress.step
     stream = batch_stream(training, config.max_tokens, config.seed, skip=progress.step)
     batches = on_device(stream, run.device)
-    look = {"unit": "passo", "desc": "addestramento", "disable": rank_and_size()[0] > 0}
+    look = {"unit": "passo", "desc": "addestramento", "disable": not shown or rank_and_size()[0] > 0}
     bar = tqdm(total=config.max_steps, initial=progress.step, **look)
     meter = _Meter(run)
     deadline = meter.started + 60 * (config.minutes or math.inf)
-    with bar, _signals() as received:
+    with bar, _uncompiled_after(run.model), _signals() as received:
         if progress.step == 0:  # così riprende anche chi viene ucciso prima della prima validazione
             _save_progress(run)
         while not run.finished:
@@ -499,7 +509,7 @@ def _steps(run: Run, training: Corpus, validation: Corpus) -> None:
         if progress.step < config.max_steps or progress.step == before:
             _tell(bar, _why(run))
 
-# %% ../book/15_addestramento.ipynb #bd3d1af1
+# %% ../book/15_addestramento.ipynb #933aa478
 def train(
     model: Transformer,
     tokenizer: Tokenizer,
@@ -509,14 +519,16 @@ def train(
     folder: str | Path,  # dove scrivere modello, stato e log
     resume: bool = False,  # riprende da `state.safetensors`; se la cartella è vuota, comincia
     begun: Callable[[], None] = lambda: None,  # chiamata prima del primo passo, se non c'è nulla che lo vieti
+    progress: bool = True,  # mostra la barra e i messaggi
 ) -> float:  # la miglior perdita di validazione, in nat per pezzo
     """Addestra `model`; in `folder` tiene i pesi migliori, lo stato da cui riprendere e `log.jsonl`.
 
     Solleva `AnnotatedError` se mancano i dati, se il vocabolario non è quello del modello, se `folder`
-    contiene già un modello e non lo si riprende, o se la perdita non è più un numero: lo stato salvato
-    resta l'ultimo buono. A SIGTERM, SIGINT o SIGHUP salva e solleva `KeyboardInterrupt`. Con `torchrun` la
-    eseguono tutti i processi. Alla fine `model` ha i pesi dell'ultimo passo, e il dropout acceso; i migliori,
-    e mediati, li rilegge `load_model(folder)`.
+    contiene già un modello e non lo si riprende, o la usa un altro addestramento; se chi riprende ha altri
+    dati, un altro seme o un altro `max_tokens`; se nemmeno una frase per volta sta in memoria; o se la
+    perdita non è più un numero: lo stato salvato resta l'ultimo buono. A SIGTERM, SIGINT o SIGHUP salva e
+    solleva `KeyboardInterrupt`. Con `torchrun` la eseguono tutti i processi. Alla fine `model` ha i pesi
+    dell'ultimo passo, e il dropout acceso; i migliori, e mediati, li rilegge `load_model(folder)`.
     """
     if not (len(training) and len(validation)):
         raise AnnotatedError("nessuna coppia: servono dati per addestrare e per la validazione.")
@@ -531,7 +543,7 @@ def train(
         _start(run, resume)
         if rank_and_size()[0] == 0 and not run.finished:
             begun()
-        _steps(run, training, validation)
+        _steps(run, training, validation, progress)
         if not run.progress.valid_losses:  # ripreso quando non c'era più nulla da fare, e mai misurato
             _validate(run, validation)
             _save_progress(run)

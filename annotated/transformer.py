@@ -217,7 +217,7 @@ class Transformer(nn.Module):
         x = self.decoder(x, memory, None, memory_mask, caches)
         return self.embedding.logits(x[:, -1])
 
-# %% ../book/09_transformer.ipynb #cd37cc65
+# %% ../book/09_transformer.ipynb #2dd316a9
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
@@ -225,7 +225,7 @@ def without_dropout(function: _F) -> _F:
     "La stessa funzione, con il dropout spento; dopo, il modello torna com'era."
 
     @wraps(function)
-    def quiet(model: Transformer, *args: Any, **kwargs: Any) -> Any:
+    def quiet(model: nn.Module, *args: Any, **kwargs: Any) -> Any:
         awake = [part for part in model.modules() if part.training]
         model.eval()
         try:
@@ -251,5 +251,7 @@ def attention_weights(model: Transformer, src: Tensor, tgt: Tensor) -> Attention
     "I pesi di ogni attenzione mentre `model` legge `src` (B, S) e scrive `tgt` (B, T)."
     with recorded_weights(model) as weights:
         model.states(src, tgt)
+    if not weights:
+        raise AnnotatedError("il modello è compilato: ricaricalo per vederne i pesi.")
     N = len(model.encoder.layers)  # poi il decoder: i propri, gli incrociati
     return AttentionWeights(weights[:N], weights[N::2], weights[N + 1 :: 2])

@@ -205,7 +205,7 @@ class LiveModel(PageFigure):
     def __repr__(self) -> str:
         return "traduttore nel browser"
 
-# %% ../book/88_nel_browser.ipynb #075423d4
+# %% ../book/88_nel_browser.ipynb #598104d8
 def _languages(name: str) -> list[str]:
     "Le sigle delle due lingue, se le dice il nome del modello (`small-en-it`); se no, nessuna."
     name = "mini-en-it" if name == "mini" else Path(name).name
@@ -219,7 +219,7 @@ def _live_data(name: str, sentences: Sequence[str], url: str | None) -> dict[str
     return {
         "name": Path(name).name,
         "url": url or f"_static/vivo/{name}",
-        "bytes": len(_pack(model)[1]),
+        "bytes": sum(4 * len(x) + (x.dim() == 2) * x.numel() for x in model.state_dict().values()),
         "languages": _languages(name),
         "words": _known_words(tokenizer),
         "sentences": [ready_answer(model, tokenizer, one) for one in sentences],

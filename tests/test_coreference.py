@@ -1,6 +1,7 @@
 """Le coppie minime per «it»: bilanciate, lette con i loro errori, misurate senza sbagliare nome."""
 
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from annotated import AnnotatedError, Config, Transformer, load_pretrained
 from annotated.common import BOS, EOS
+from annotated.data import Pair, encode_pairs
 from annotated.study.coreference import (
     PROBES,
     agreement,
@@ -25,7 +27,9 @@ from annotated.study.coreference import (
     read_probes,
     search,
 )
+from annotated.study.heads import sentence_losses
 from annotated.study.microlingua import generate
+from annotated.study.patching import Stream, activations, margins, twins
 from annotated.transformer import attention_weights
 
 probes = read_probes()
@@ -211,6 +215,25 @@ def test_log_probs_like_one_sentence_at_a_time() -> None:
         src, tgt = ([*ids, EOS] for ids in tokenizer.encode([source, target]))
         logits = model(torch.tensor([src]), torch.tensor([[BOS, *tgt[:-1]]]))[0].log_softmax(-1)
         torch.testing.assert_close(value, logits[range(len(tgt)), tgt].sum(), atol=1e-4, rtol=1e-4)
+
+
+def test_studies_silence_the_dropout() -> None:
+    model, tokenizer = load_pretrained("small-en-it")
+    pairs = twins(tokenizer, read_probes()[:4])
+    spot, [pair] = Stream("decoder", 0), [Pair(p.en, p.it) for p in read_probes()[:1]]
+    corpus = encode_pairs([pair], tokenizer, 64)
+    measures: list[Callable[[], Tensor]] = [
+        lambda: log_probs(model, tokenizer, [pair.source], [pair.target]),
+        lambda: torch.from_numpy(sentence_losses(model, corpus)),
+        lambda: activations(model, pairs.source, pairs.target, [spot])[spot],
+        lambda: margins(model, pairs),
+    ]
+    for measure in measures:
+        expected = measure()
+        model.train()
+        torch.testing.assert_close(measure(), expected)
+        assert model.training
+        model.eval()
 
 
 def test_agreement_of_a_model_that_solves_and_of_one_that_cannot() -> None:

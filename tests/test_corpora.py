@@ -63,6 +63,12 @@ def files(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()} if folder.exists() else {}
 
 
+def test_words_and_what_is_not_text() -> None:
+    assert clean("una\0due") == "una due"
+    assert normalize("वह आया।") != normalize("वह आयी।")  # «lui venne», «lei venne»: i segni vocalici contano
+    assert normalize("❤️, l'Été!") == normalize("❤ L'ÉTÉ")
+
+
 def test_contents_and_cleaning(tmp_path: Path) -> None:
     dirty: Pairs = [
         ("The sitting\tis\nclosed.\r\n", "  La seduta è \u2028 tolta. "),

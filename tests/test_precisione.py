@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from torch.amp import GradScaler
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from annotated import AnnotatedError, Config, Transformer, cli
+from annotated import AnnotatedError, Config, Transformer, attention_weights, cli
+from annotated.common import EOS
 from annotated.data import Batch
 from annotated.engine import Objective, new_scaler, train_step, vocabulary_loss
 from annotated.layers import Dropout
@@ -158,6 +160,23 @@ def test_compiled_training_gives_the_same_losses(setting: Setting, tmp_path: Pat
         rows = read_log(tmp_path / str(compiled))
         found.append([row[name] for row in rows for name in ("loss", "valid_loss") if name in row])
     assert len(found[0]) == 2 and found[0] == pytest.approx(found[1], abs=1e-4)
+
+
+def test_after_a_compiled_training_the_attention_is_seen(
+    setting: Setting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    "I blocchi compilati non sentono i ganci: `train` alla fine li rimette com'erano."
+    compile_block = nn.Module.compile
+    monkeypatch.setattr(nn.Module, "compile", lambda block, **_: compile_block(block, backend="eager"))
+    tokenizer, corpus, validation = setting
+    model = Transformer(Config(tokenizer.vocab_size, **SHAPE))
+    config = TrainingConfig(max_steps=2, max_tokens=256, warmup=2, average=1, compiled=True)
+    train(model, tokenizer, corpus, validation, config, tmp_path, progress=False)
+    src = torch.tensor([[8, 9, EOS]])
+    assert len(attention_weights(model, src, src).cross) == len(model.decoder.layers)
+    Objective(model.eval(), compiled=True)(src, src, src)
+    with pytest.raises(AnnotatedError, match="il modello è compilato"):
+        attention_weights(model, src, src)
 
 
 def test_batches_reach_the_device_in_order(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:

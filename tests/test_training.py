@@ -1,7 +1,6 @@
 """Il motore: gradienti che non dipendono da come si divide il lavoro, e addestramenti che non perdono nulla."""
 
 import contextlib
-import io
 import math
 import multiprocessing
 import os
@@ -66,8 +65,19 @@ def run(setting: Setting, folder: Path, config: TrainingConfig = SHORT) -> None:
     tokenizer, training, validation = setting
     torch.manual_seed(1)
     model = Transformer(Config(tokenizer.vocab_size, **SHAPE))
-    with contextlib.redirect_stderr(io.StringIO()), contextlib.suppress(KeyboardInterrupt):
-        train(model, tokenizer, training, validation, config, folder, resume=True)
+    with contextlib.suppress(KeyboardInterrupt):
+        train(model, tokenizer, training, validation, config, folder, resume=True, progress=False)
+
+
+@pytest.mark.parametrize("shown", [True, False])
+def test_progress_is_told_only_if_wanted(
+    setting: Setting, tmp_path: Path, shown: bool, capfd: pytest.CaptureFixture[str]
+) -> None:
+    tokenizer, training, validation = setting
+    model = Transformer(Config(tokenizer.vocab_size, **SHAPE))
+    train(model, tokenizer, training, validation, SHORT, tmp_path, progress=shown)
+    told = capfd.readouterr().err
+    assert "validazione" in told if shown else not told
 
 
 def run_child(setting: Setting, folder: Path) -> None:

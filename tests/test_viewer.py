@@ -13,6 +13,8 @@ from matplotlib import pyplot as plt
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from annotated import AnnotatedError, load_pretrained
+from annotated.common import EOS
+from annotated.decoding import beam_search
 from annotated.study.viewer import (
     HEAD_COLORS,
     LEVELS,
@@ -124,6 +126,17 @@ def test_reads_with_the_right_axes() -> None:
     for empty in (("", None), (source, " ")):
         with pytest.raises(AnnotatedError, match="frase vuota"):
             read_attention(model, tokenizer, *empty)
+
+
+def test_shows_the_pieces_it_writes() -> None:
+    "Non quelli in cui si ridividerebbe la traduzione: qui sono diversi."
+    model, tokenizer = load_pretrained("small-en-it")
+    source = "The commission withdrew the regulation because it was isolated."
+    [src] = tokenizer.encode([source])
+    [[best, *_]] = beam_search(model, torch.tensor([[*src, EOS]]))
+    [again] = tokenizer.encode(tokenizer.decode([best.ids]))
+    assert read_attention(model, tokenizer, source)[2].queries == tokenizer.pieces([*best.ids, EOS])
+    assert again != best.ids
 
 
 # ---------------------------------------------------------------- parole, corrispondenze, scalini

@@ -25,7 +25,7 @@ from annotated.study.heads import Head, without_heads
 from annotated.study.microlingua import generate
 from annotated.tokenizer import Tokenizer
 from annotated.transformer import Config, Transformer, attention_weights
-from annotated.web import SENTENCES, export_web, live_model, load_web
+from annotated.web import SENTENCES, _live_data, export_web, live_model, load_web
 from conftest import Visit, check_accessible
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -193,7 +193,7 @@ def test_bytes_are_close_and_small(folders: dict[str, Path]) -> None:
             step = tensor.abs().amax(dim=-1, keepdim=True) / 127 if tensor.dim() == 2 else 0
             assert ((rounded[key] - tensor).abs() <= step * 0.501).all(), key
         index = json.loads((folders[name] / "modello.js").read_text("utf-8").partition("=")[2].rstrip(";\n"))
-        assert index["bytes"] < limit
+        assert index["bytes"] == _live_data(name, SENTENCES[:1], None)["bytes"] < limit
 
 
 def test_bad_files_are_refused(folders: dict[str, Path], tmp_path: Path) -> None:

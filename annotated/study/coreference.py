@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Probe', 'log_probs', 'agreement', 'group_means', 'bootstrap', 'share', 'piece_mask', 'Reading', 'read_probe', 'noun_masses', 'gap', 'Search', 'search', 'halves', 'choose_and_report', 'PROBES', 'table', 'read_probes', 'microlingua_probes']
 
-# %% ../../book/21_it_animal.ipynb #69824496
+# %% ../../book/21_it_animal.ipynb #5d674868
 import re
 from collections.abc import Hashable, Sequence
 from itertools import compress
@@ -18,7 +18,7 @@ from ..common import BOS, EOS, PAD, AnnotatedError
 from ..data import pad
 from .microlingua import Noun
 from ..tokenizer import Tokenizer
-from ..transformer import Transformer, attention_weights
+from ..transformer import Transformer, attention_weights, without_dropout
 
 # %% ../../book/21_it_animal.ipynb #db0936a4
 class Probe(NamedTuple):
@@ -33,7 +33,8 @@ class Probe(NamedTuple):
     clue: str  # la parola inglese che lo decide
     nouns: tuple[Noun, Noun]  # nell'ordine della frase
 
-# %% ../../book/21_it_animal.ipynb #88bf4ffb
+# %% ../../book/21_it_animal.ipynb #9bf188da
+@without_dropout
 @torch.inference_mode()
 def log_probs(
     model: Transformer,

@@ -5,14 +5,14 @@
 # %% auto #0
 __all__ = ['LanguageModel', 'prefix_mask', 'mask_tokens', 'continue_text']
 
-# %% ../../book/26_famiglia.ipynb #6e785aad
+# %% ../../book/26_famiglia.ipynb #f4817074
 import torch
 from torch import Tensor, nn
 
 from ..common import EOS, PAD, AnnotatedError
 from ..encoder import Encoder
 from ..masks import causal_mask, padding_mask
-from ..transformer import Config, TiedEmbedding, init_weights
+from ..transformer import Config, TiedEmbedding, init_weights, without_dropout
 
 # %% ../../book/26_famiglia.ipynb #5b49e576
 class LanguageModel(nn.Module):
@@ -79,7 +79,8 @@ def mask_tokens(
     corrupted = torch.where(chosen & (fate >= 0.9), any_word, corrupted)
     return corrupted, tokens.masked_fill(~chosen, PAD)
 
-# %% ../../book/26_famiglia.ipynb #c34a2636
+# %% ../../book/26_famiglia.ipynb #94d18d14
+@without_dropout
 @torch.inference_mode()
 def continue_text(
     model: LanguageModel,

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Head', 'all_heads', 'mass', 'positional_targets', 'sentence_weights', 'word_weights', 'hits', 'Estimate', 'bootstrap', 'spearman', 'attention_of', 'without_heads', 'sentence_losses', 'ablation', 'bleu_statistics', 'bleu_of', 'bleu_difference', 'DETERMINERS', 'ADJECTIVES', 'NOUNS', 'VERBS', 'PREPOSITIONS', 'AUXILIARIES', 'ADVERBS', 'OPENINGS', 'RELATIONS', 'Parsed', 'parsed_sentences']
 
-# %% ../../book/22_teste.ipynb #952224cf
+# %% ../../book/22_teste.ipynb #747e9854
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -20,7 +20,7 @@ from ..common import EOS, PAD
 from ..data import Batch, Corpus, make_batches
 from ..decoding import translate
 from ..multihead import MultiHeadAttention
-from ..transformer import Transformer, attention_weights
+from ..transformer import Transformer, attention_weights, without_dropout
 
 # %% ../../book/22_teste.ipynb #0bc25634
 class Head(NamedTuple):
@@ -240,7 +240,8 @@ def without_heads(model: Transformer, heads: Iterable[Head]) -> Iterator[None]:
         for columns, values in reversed(saved):
             columns.copy_(values)
 
-# %% ../../book/22_teste.ipynb #77e04770
+# %% ../../book/22_teste.ipynb #b1e3616a
+@without_dropout
 @torch.inference_mode()
 def sentence_losses(
     model: Transformer,

@@ -6,7 +6,7 @@
 __all__ = ['Spot', 'Stream', 'Inlet', 'site', 'activations', 'replaced', 'Twins', 'twins', 'logit_gap', 'margins', 'exchange',
            'effect', 'places', 'relayed', 'resampled', 'ablated']
 
-# %% ../../book/82_dietro_le_figure.ipynb #b0893fc8
+# %% ../../book/82_dietro_le_figure.ipynb #b495b9ec
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
@@ -20,7 +20,7 @@ from ..data import pad
 from .coreference import Probe, piece_mask, read_probe
 from .heads import Estimate, Head, attention_of, bootstrap
 from ..tokenizer import Tokenizer
-from ..transformer import Transformer
+from ..transformer import Transformer, without_dropout
 
 # %% ../../book/82_dietro_le_figure.ipynb #d163cf9a
 class Stream(NamedTuple):
@@ -53,7 +53,8 @@ def site(model: Transformer, spot: Spot) -> tuple[nn.Module, slice]:
     d_k = attention.W_o.in_features // attention.h
     return attention.W_o, slice(spot.head * d_k, (spot.head + 1) * d_k)
 
-# %% ../../book/82_dietro_le_figure.ipynb #644130e9
+# %% ../../book/82_dietro_le_figure.ipynb #858d65cf
+@without_dropout
 @torch.inference_mode()
 def activations(
     model: Transformer,
@@ -137,7 +138,8 @@ def twins(
         [probes[i] for i in rows],
     )
 
-# %% ../../book/82_dietro_le_figure.ipynb #cd7bc541
+# %% ../../book/82_dietro_le_figure.ipynb #9519fad5
+@without_dropout
 def logit_gap(
     model: Transformer,
     twins: Twins,

@@ -631,7 +631,7 @@ function ranked(values, texts, plain) {
   const top = order.slice(0, LISTED).filter((n, rank) => rank === 0 || Math.abs(values[n]) >= 0.005);
   const others = order.slice(top.length), rest = others.reduce((sum, n) => sum + values[n], 0);
   const items = top.flatMap((n) => [entry(`${texts[n]} `, plain(values[n])), " "]);
-  return others.length ? [...items, entry(`altri ${others.length}: `, plain(rest))] : items;
+  return others.length ? [...items, entry(others.length > 1 ? `altri ${others.length}: ` : "un altro: ", plain(rest))] : items;
 }
 function sentence(v, panel, { matrix }, i, j) {
   const { rows, columns } = panel, plain = panel.signed ? signed : number, { looks } = role(v);

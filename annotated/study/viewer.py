@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Kind', 'AttentionMap', 'attention_maps', 'read_attention', 'HEAD_COLORS', 'LEVELS', 'LIMIT', 'ALIGNED', 'word_index', 'open_words', 'merge_words', 'by_words', 'align_pieces', 'quantize', 'dequantize', 'view_data', 'asset', 'page_element', 'check_page', 'PageFigure', 'View', 'attention_view', 'alignment']
 
-# %% ../../book/20_vedere.ipynb #6ce374a9
+# %% ../../book/20_vedere.ipynb #1a0a534a
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, get_args
@@ -13,8 +13,9 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 import torch
 
-from ..common import BOS, AnnotatedError
-from ..decoding import encode_sources, translate
+from ..common import BOS, EOS, AnnotatedError
+from ..data import pad
+from ..decoding import beam_search, encode_sources
 from ..tokenizer import Tokenizer
 from ..transformer import Transformer, attention_weights
 
@@ -62,7 +63,7 @@ class AttentionMap:
                 f"{self.kind}: ogni riga di pesi dev'essere una distribuzione, non negativa e di somma 1."
             )
 
-# %% ../../book/20_vedere.ipynb #1e36940b
+# %% ../../book/20_vedere.ipynb #4622595c
 def attention_maps(
     model: Transformer,
     tokenizer: Tokenizer,
@@ -93,11 +94,13 @@ def read_attention(
     chiavi del decoder cominciano con `<s>`. Il dropout è spento. Solleva
     `AnnotatedError` se una frase è vuota o troppo lunga.
     """
-    limit = model.config.max_len
+    limit, device = model.config.max_len, next(model.parameters()).device
     [src] = encode_sources(tokenizer, [source], limit, "frase")
-    if target is None:
-        [target] = translate(model, tokenizer, [source])
-    [tgt] = encode_sources(tokenizer, [target], limit, "traduzione")
+    if target is None:  # i pezzi che scrive, non quelli in cui si ridividerebbe il testo
+        [[best, *_]] = beam_search(model, pad([src]).to(device))
+        tgt = [*best.ids, EOS]
+    else:
+        [tgt] = encode_sources(tokenizer, [target], limit, "traduzione")
     return attention_maps(model, tokenizer, src, tgt)
 
 # %% ../../book/82_dietro_le_figure.ipynb #7cb8fe55
@@ -354,12 +357,13 @@ def _fit(
     return page(LEVELS[fits]), LEVELS[fits]
 
 
-# %% ../../book/82_dietro_le_figure.ipynb #ed87b3c0
+# %% ../../book/82_dietro_le_figure.ipynb #8c153d20
 class _Panel(NamedTuple):
     name: str
     matrix: np.ndarray  # (T, S)
     queries: list[str]
     keys: list[str]
+    signed: bool = False  # una differenza: anche numeri negativi
 
 
 def _difference(
@@ -375,29 +379,29 @@ def _difference(
         [x[i] if x[i] == y[j] else f"{x[i]} | {y[j]}" for i, j in side]
         for x, y, side in ((a.queries, b.queries, rows), (a.keys, b.keys, columns))
     )
-    return _Panel(f"{b.name} meno {a.name}", matrix, queries, keys)
+    return _Panel(f"{b.name} meno {a.name}", matrix, queries, keys, signed=True)
 
 
 def _panels(
     maps: Sequence[AttentionMap], names: Sequence[str], layer: int, head: int
 ) -> list[_Panel]:
     "Una matrice per frase e, se le frasi sono due, la differenza."
-    panels = [
-        _Panel(name, m.weights[layer - 1, head - 1], *(_labels(x)[0] for x in (m.queries, m.keys)))
-        for name, m in zip(names, maps, strict=False)
-    ]
+    panels = []
+    for name, m in zip(names, maps, strict=False):
+        queries, keys = (_labels(x)[0] for x in (m.queries, m.keys))
+        panels.append(_Panel(name, m.weights[layer - 1, head - 1], queries, keys))
     if len(maps) == 2:
         panels.append(
             _difference(panels[0], panels[1], _pairs(maps[0], maps[1])["pieces"])
         )
     return panels
 
-# %% ../../book/82_dietro_le_figure.ipynb #3f8f15fd
-def _draw(ax: Any, panel: _Panel, title: str, signed: bool) -> None:
+# %% ../../book/82_dietro_le_figure.ipynb #61887c1b
+def _draw(ax: Any, panel: _Panel, title: str) -> None:
     ax.imshow(
         panel.matrix,
-        cmap="PuOr" if signed else "Blues",
-        vmin=-1 if signed else 0,
+        cmap="PuOr" if panel.signed else "Blues",
+        vmin=-1 if panel.signed else 0,
         vmax=1,
     )
     ax.set_xticks(range(len(panel.keys)), panel.keys, rotation=90)
@@ -406,7 +410,7 @@ def _draw(ax: Any, panel: _Panel, title: str, signed: bool) -> None:
     ax.tick_params(length=0, labelsize=9, pad=2)
     ax.spines[:].set_visible(False)
     for i, j in (
-        np.argwhere(np.abs(panel.matrix) >= 0.1) if signed else ()
+        np.argwhere(np.abs(panel.matrix) >= 0.1) if panel.signed else ()
     ):  # il segno non sta nel solo colore
         ax.text(
             j,
@@ -423,9 +427,8 @@ def _draw_all(heads: dict[int, list[_Panel]]) -> Figure:
     panels = [(head, panel) for head, of_head in heads.items() for panel in of_head]
     pair, n = len(panels) > len(heads), len(panels)
     fig, axes = plt.subplots(n, squeeze=False, figsize=(4.75, 4.6 * n), layout="constrained")
-    for i, (head, panel) in enumerate(panels):
-        title = f"testa {head}: {panel.name}" if pair else f"testa {head}"
-        _draw(axes.flat[i], panel, title, signed=pair and i % 3 == 2)
+    for ax, (head, panel) in zip(axes.flat, panels, strict=True):
+        _draw(ax, panel, f"testa {head}: {panel.name}" if pair else f"testa {head}")
     return fig
 
 
