@@ -46,6 +46,7 @@ $(DATI)/train-pronomi.tsv: | .venv/pronto
 	$(BIN)/python -c 'from annotated.study.pronouns import write_pronouns; write_pronouns("$@", 300_000)'
 
 .venv/pronto: requirements.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; (3, 11) <= sys.version_info < (3, 15) or sys.exit("Serve Python da 3.11 a 3.14: make PYTHON=python3.13 …")'
 	@echo "Installo PyTorch e il resto in .venv: qualche minuto."
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install -q -r requirements.txt

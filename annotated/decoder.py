@@ -63,7 +63,7 @@ class DecoderLayer(nn.Module):
     def forward(
         self,
         x: Tensor,  # (R, T, d_model): R = B, o B·K con K ipotesi per frase
-        memory: tuple[Tensor, Tensor],  # i suoi K e V, (B, h_cross, S, d_model / h_cross)
+        memory: tuple[Tensor, Tensor],  # K e V, (B, h_cross, S, d_model / h_cross)
         mask: Tensor | None = None,  # causale, (1, 1, T, T); None quando T = 1
         memory_mask: Tensor | None = None,  # (B, 1, 1, S)
         cache: KVCache | None = None,  # le parole già prodotte

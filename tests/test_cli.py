@@ -4,6 +4,8 @@ import errno
 import json
 import lzma
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -191,6 +193,14 @@ def test_a_run_without_a_model_yet(tmp_path: Path, capsys: pytest.CaptureFixture
     (tmp_path / "state.safetensors").touch()
     assert main(["translate", "--model", str(tmp_path), "Hi."]) == 1
     assert f"Riprendilo: annotated train --resume --out {tmp_path}" in capsys.readouterr().err
+
+
+def test_commands_of_the_readme_are_accepted() -> None:
+    text = (Path(__file__).parents[1] / "README.md").read_text("utf-8").replace("--seed N ", "--seed 1 ")
+    written = re.findall(r"^annotated .+$|`annotated [^`]+`", text, re.MULTILINE)
+    assert len(written) >= 14
+    for line in written:
+        cli.make_parser().parse_args(shlex.split(line.strip("`"), comments=True)[1:])
 
 
 def test_writes_a_page_with_the_attention(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,9 +6,11 @@ import coppie
 import numpy as np
 import pytest
 import torch
+from provenienza import weights_sha256
 
-from annotated import Config, Transformer, load_pretrained
+from annotated import AnnotatedError, Config, Transformer, load_pretrained
 from annotated.common import PAD
+from annotated.pretrained import MODELS
 from annotated.study.coreference import group_means, read_probe, read_probes
 from annotated.study.heads import Head
 from annotated.study.patching import Inlet, Stream, activations, exchange, margins, replaced, twins
@@ -110,3 +112,10 @@ def test_the_chapter_counts_the_pairs_with_a_stem() -> None:
     printed = "".join("".join(o.get("text", [])) for c in chapter["cells"] for o in c.get("outputs", []))
     assert f"senza radice {bare.sum()} frasi; restano {rooted.sum() // 2} coppie" in printed
     assert f"radice italiana   {mean:+.2f} [" in printed
+
+
+def test_the_measures_are_of_the_published_weights() -> None:
+    facts = json.loads(str(np.load(coppie.FILE)["provenance"]))
+    assert facts["con"]["weights"] == weights_sha256(MODELS / "small-en-it"), "rifai con «tools/coppie.py»"
+    with pytest.raises(AnnotatedError, match="qui non ci sono pesi"):
+        weights_sha256(MODELS / "che-non-c-e")

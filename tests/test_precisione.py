@@ -174,7 +174,8 @@ def test_after_a_compiled_training_the_attention_is_seen(
     train(model, tokenizer, corpus, validation, config, tmp_path, progress=False)
     src = torch.tensor([[8, 9, EOS]])
     assert len(attention_weights(model, src, src).cross) == len(model.decoder.layers)
-    Objective(model.eval(), compiled=True)(src, src, src)
+    with torch.inference_mode():  # come in validazione
+        Objective(model.eval(), compiled=True)(src, src, src)
     with pytest.raises(AnnotatedError, match="il modello è compilato"):
         attention_weights(model, src, src)
 

@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 
 import nbformat
+import pytest
+import quaderni
 from jupyter_cache import get_cache
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 
@@ -54,3 +56,15 @@ def test_a_notebook_that_passes_is_executed_for_the_book(tmp_path: Path) -> None
     assert "1 failed" in done.stdout, done.stdout
     [record] = get_cache(tmp_path / "book/_build/.jupyter_cache").list_cache_records()
     assert Path(record.uri).name == "giusto.ipynb"
+
+
+def test_a_renamed_notebook_does_not_stop_the_book(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    "La cache ricorda anche i quaderni che non ci sono più: chi ne rinomina uno costruisce lo stesso."
+    monkeypatch.setattr(quaderni, "CACHE", tmp_path / "cache")
+    old, new = tmp_path / "vecchio.ipynb", tmp_path / "nuovo.ipynb"
+    nbformat.write(new_notebook(cells=[new_code_cell("1 + 1")], metadata=quaderni.METADATA), old)
+    assert quaderni.anticipate([old]) == 0
+    old.rename(new)
+    new.write_text(new.read_text("utf-8").replace("1 + 1", "2 + 2"), "utf-8")
+    assert quaderni.anticipate([new]) == 0
+    assert len(get_cache(tmp_path / "cache").list_cache_records()) == 2

@@ -363,6 +363,16 @@ def test_memory_that_ends_while_adam_starts(setting: Setting, monkeypatch: pytes
     assert all(averages["step"] == 1 and "exp_avg_sq" in averages for averages in optimizer.state.values())
 
 
+def test_with_more_processes_a_step_is_not_retried(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+    "Gli altri processi resterebbero ad aspettare quello che ricomincia."
+    tokenizer, corpus, _ = setting
+    model = Transformer(Config(tokenizer.vocab_size, **SHAPE))
+    card, batch = SmallCard(model, MemoryError()), corpus.batch(np.arange(8))
+    monkeypatch.setattr("annotated.engine.rank_and_size", lambda: (0, 2))
+    with pytest.raises(AnnotatedError, match="^memoria esaurita.*riduci --max-tokens"):
+        train_step_in_memory(card, make_optimizer(model), batch, 0.0, parts=1)
+
+
 def test_a_model_that_cannot_be_compiled_is_said(setting: Setting) -> None:
     def without_compiler(*_: Any) -> None:
         raise FileNotFoundError("g++")

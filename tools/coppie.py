@@ -173,6 +173,7 @@ def main(models: dict[str, Path]) -> None:
     facts = json.loads(str(stored.pop("provenance", "{}")))
     for name, folder in models.items():
         started = time.perf_counter()
+        stored = {key: value for key, value in stored.items() if not key.startswith(f"{name}/")}
         stored |= {f"{name}/{key}": value for key, value in measure(folder).items()}
         facts[name] = {
             "command": f"python tools/coppie.py {name}={folder}",

@@ -192,6 +192,8 @@ def main(folder: Path, out: Path, size: int, seed: int) -> None:
         raise AnnotatedError(f"{out}: è la cartella da leggere, e train.tsv vi sarebbe riscritto. Scegline un'altra.")
     files = find_data(folder).train
     copied = sorted(path for prefix in ("valid", "dev", "test") for path in folder.glob(f"{prefix}*.tsv*"))
+    if old := [path for path in copied if path.name.startswith("dev-quotidiano.")]:
+        raise AnnotatedError(f"{old[0]}: c'è già, e si ricava da train. Toglilo, o rileggi i dati grezzi.")
     held_out = {normalize(repair(pair.source)) for path in copied for pair in read_pairs(path)}
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     rows = list(clean(read_rows(files), held_out, counts))

@@ -20,6 +20,7 @@ nell'appendice «Una testa che nasce».
 
 import argparse
 import json
+import os
 import time
 from datetime import date
 from pathlib import Path
@@ -27,10 +28,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from provenienza import ROOT, commit
+from provenienza import ROOT, commit, told_errors
 from torch import Tensor
 
-from annotated.common import atomic_write
+from annotated.common import AnnotatedError, atomic_write
 from annotated.data import Corpus, Pair, encode_pairs
 from annotated.engine import Objective, train_step
 from annotated.optim import make_optimizer, noam
@@ -160,6 +161,8 @@ def measure_all(runs: Path, output: Path) -> None:
             row["senza"] = [[float(one[kind == k].mean()) for k in range(4)] for one in found["senza"]]
             row |= {"categorie": {name: category(found, k) for k, name in enumerate(KINDS)}}
             rows.append(json.loads(json.dumps(row), parse_float=lambda text: round(float(text), 3)))
+    if not rows:
+        raise AnnotatedError(f"{runs}: non c'è nessun addestramento. Controlla --runs.")
     narrow = sum(row["decoder"] == "stretto" for row in rows)
     shapes = [f"{name}: {x['N_decoder']} strati, {x['h_cross']} teste incrociate" for name, x in DECODERS.items()]
     facts = {
@@ -169,7 +172,7 @@ def measure_all(runs: Path, output: Path) -> None:
         "semi": ", ".join(f"{row['decoder']} {row['seme']}" for row in rows),
         "commit": commit(),
         "data": date.today().isoformat(),
-        "macchina": f"2 core, un thread per addestramento, torch {torch.__version__.split('+')[0]}",
+        "macchina": f"{os.cpu_count()} core, un thread per addestramento, torch {torch.__version__.split('+')[0]}",
         "durata": f"{sum(row['secondi'] for row in rows) / 60:.0f} minuti di un core in tutto",
     }
     lines = ",\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
@@ -187,7 +190,8 @@ if __name__ == "__main__":
     parser.add_argument("--out", type=Path, default=ROOT / "book" / "dati" / "dinamica.json")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    if arguments.azione == "addestra":
-        train_all(arguments.runs, arguments.semi, arguments.larghi)
-    else:
-        measure_all(arguments.runs, arguments.out)
+    with told_errors():
+        if arguments.azione == "addestra":
+            train_all(arguments.runs, arguments.semi, arguments.larghi)
+        else:
+            measure_all(arguments.runs, arguments.out)

@@ -13,18 +13,20 @@ from typing import Any
 
 import torch
 
-from annotated.common import AnnotatedError, atomic_write
+from annotated.common import AnnotatedError, atomic_write, reason
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
 def _git(*arguments: str) -> str:
-    return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+    done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+    return done.stdout.strip() if done.returncode == 0 else ""  # i sorgenti possono essere un archivio
 
 
 def commit() -> str:
-    "Il commit del codice, con «+» se il pacchetto ha modifiche non registrate."
-    return _git("rev-parse", "--short", "HEAD") + ("+" if _git("status", "--porcelain", "annotated") else "")
+    "Il commit del codice, con «+» se il pacchetto o gli strumenti hanno modifiche non registrate; «?» se non si sa."
+    changed = _git("status", "--porcelain", "annotated", "tools")
+    return (_git("rev-parse", "--short", "HEAD") or "?") + ("+" if changed else "")
 
 
 def processor() -> str:
@@ -40,7 +42,10 @@ def sha256(path: Path) -> str:
 
 def weights_sha256(folder: Path) -> str:
     "L'impronta dei pesi di un modello, che stiano in un file o in più parti."
-    return hashlib.sha256(b"".join(path.read_bytes() for path in sorted(folder.glob("model*.safetensors")))).hexdigest()
+    parts = sorted(folder.glob("model*.safetensors"))
+    if not parts:
+        raise AnnotatedError(f"{folder}: qui non ci sono pesi (model*.safetensors). Controlla la cartella.")
+    return hashlib.sha256(b"".join(path.read_bytes() for path in parts)).hexdigest()
 
 
 def origin(command: str, **more: str) -> dict[str, str]:
@@ -61,3 +66,5 @@ def told_errors() -> Iterator[None]:
         yield
     except AnnotatedError as error:
         sys.exit(f"errore: {error}")
+    except OSError as error:
+        sys.exit(f"errore: {error.filename or 'lettura o scrittura'}: {reason(error)}.")

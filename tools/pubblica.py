@@ -166,13 +166,13 @@ def measures(
 
 def main() -> None:
     args = arguments()
+    log = history([*args.before, args.run / "log.jsonl"])  # prima: se manca qualcosa, si sa senza aspettare
     model, tokenizer = load_pretrained(str(args.run), args.device)
     published, best, means = best_average(args, model, tokenizer)
     out = MODELS / args.name
     with tempfile.TemporaryDirectory(dir=MODELS.parent) as folder:
         publish_model(folder, published, tokenizer)
         model, _ = load_pretrained(folder, args.device)
-        log = history([*args.before, args.run / "log.jsonl"])
         metrics = measures(args, model, tokenizer, log)
         best |= metrics["scores"][0]
         metrics |= {"valid_loss": best["valid_loss"], "checkpoints": best["checkpoints"], "averages": means}

@@ -139,9 +139,9 @@ def anticipate(paths: list[Path]) -> int:
     from jupyter_cache import get_cache
 
     cache = get_cache(CACHE)
-    for path in paths:
-        cache.add_nb_to_project(str(path))
-    stale = [record.pk for record in cache.list_unexecuted()]
+    # soltanto questi: di un quaderno rinominato o cancellato la cache ricorda ancora il posto, e non lo troverebbe
+    here = [cache.add_nb_to_project(str(path)).uri for path in paths]
+    stale = [record.pk for record in cache.list_unexecuted(filter_uris=here)]
     with tempfile.TemporaryDirectory() as folder, ProcessPoolExecutor(2) as pool:
         os.environ["IPYTHONDIR"] = folder  # qui i nuclei leggono di tacere un avviso sulla rete locale
         profile = Path(folder) / "profile_default"

@@ -39,7 +39,7 @@ def share(counts: Counter[str], repeat: list[tuple[str, float]]) -> float:
     "La quota della fonte `SOURCE`, quando ogni fonte si ripete come dice `repeat`."
     times = dict(repeat)
     weights = {source: n * times.get(source, 1) for source, n in counts.items()}
-    return weights[SOURCE] / sum(weights.values())
+    return weights.get(SOURCE, 0) / sum(weights.values())
 
 
 def shares_right(model: Transformer, tokenizer: Tokenizer) -> dict[str, float]:
