@@ -41,7 +41,7 @@ class KVCache:
         "Tiene le ipotesi `rows` (R',), nell'ordine dato: serve alla beam search."
         self.buffers = [buffer.index_select(0, rows) for buffer in self.buffers]
 
-# %% ../book/08_decoder.ipynb #fbcdcdcb
+# %% ../book/08_decoder.ipynb #a696a02c
 class DecoderLayer(nn.Module):
     """Un blocco del decoder (Vaswani 2017, §3.1).
 
