@@ -38,7 +38,7 @@ BASE = annotated train --data $(DATI) --init small-en-it --grow --max-tokens 250
 	--valid-every 1000 $(QUOTIDIANO:%=--repeat %=10) $(PROGRAMMI:%=--repeat %=0.5) --compile --resume --out runs/base-cresciuto
 base: .venv/pronto $(or $(wildcard $(DATI)/train-pronomi.tsv.xz),$(DATI)/train-pronomi.tsv)
 	$(BIN)/$(BASE)
-	$(BIN)/python tools/pubblica.py runs/base-cresciuto base-en-it --data $(DATI) --command "$(BASE)"
+	$(BIN)/python tools/pubblica.py runs/base-cresciuto base-en-it --data $(DATI) --command "$(subst $(DATI),CARTELLA,$(BASE))"
 
 # le frasi che insegnano di chi è «it», come nel capitolo 19
 $(DATI)/train-pronomi.tsv: | .venv/pronto

@@ -199,13 +199,14 @@ def environment(device: str) -> dict[str, object]:
         return subprocess.run(("git", *arguments), cwd=HERE, capture_output=True, text=True).stdout.strip()
 
     info = Path("/proc/cpuinfo")
-    models = [line.split(":")[1].strip() for line in info.read_text().splitlines() if line.startswith("model name")]
+    lines = info.read_text().splitlines() if info.exists() else []
+    models = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
     return {
         "comando": f"python bench/{' '.join([Path(sys.argv[0]).name, *sys.argv[1:]])}",
         "data": date.today().isoformat(),
         "commit": git("rev-parse", "--short", "HEAD"),
         "file modificati": bool(git("status", "--porcelain", "--", "../annotated")),
-        "dispositivo": torch.cuda.get_device_name() if device == "cuda" else models[0],
+        "dispositivo": torch.cuda.get_device_name() if device == "cuda" else (models or [platform.processor()])[0],
         "istruzioni": torch.backends.cpu.get_cpu_capability(),
         "thread": torch.get_num_threads(),
         "carico della macchina all'inizio": os.getloadavg()[0],
@@ -234,11 +235,15 @@ def main() -> None:
     if args.task != "addestramento":
         measured.append(measure_translation(contenders, args.rounds, args.device, slow))
     path = folder / f"{args.device}.json"
-    raw = json.loads(path.read_text("utf-8")) if args.task else {key: {} for key in RAW}
+    raw = json.loads(path.read_text("utf-8")) if args.task and path.exists() else {key: {} for key in RAW}
+    for part in RAW[1:]:  # di una prova rifatta non resta nulla della volta prima
+        raw[part] = {name: row for name, row in raw[part].items() if not name.startswith(args.task or "")}
     raw["ambiente"] |= dict.fromkeys([args.task] if args.task else TASKS, where)
     for times, units in measured:
         raw["secondi"] |= times
         raw["lavoro di ogni giro"] |= units
+    for part in RAW[1:]:
+        raw[part] = dict(sorted(raw[part].items(), key=lambda row: TASKS.index(row[0].split()[0])))
     times, units = raw["secondi"], raw["lavoro di ogni giro"]
     names = [name for name in CONTENDERS if any(name in seconds_of for seconds_of in times.values())]
     text = table(times, units, names)

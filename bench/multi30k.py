@@ -2,7 +2,7 @@
 
     annotated train --data CARTELLA --config tiny --vocab-size 10000 --max-steps 8000 --warmup 2000 --factor 2.53 \\
         --valid-every 106 --average 10 --patience 10 --out runs/multi30k
-    python bench/multi30k.py runs/multi30k --data CARTELLA --hardware "2 core"
+    python bench/multi30k.py runs/multi30k --data CARTELLA --hardware "2 core" --command "annotated train …"
 
 La ricetta (Wu et al. 2021) dichiara 41,02 BLEU: frasi divise alla maniera di Moses, beam 5, media di dieci checkpoint.
 Scrive in `risultati/multi30k.json`, con il diario.
@@ -56,7 +56,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("run", type=Path)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--hardware", required=True)
-    parser.add_argument("--command", default="annotated train")
+    parser.add_argument("--command", required=True, help="il comando che l'ha addestrato")
     parser.add_argument("--other", nargs=2, action="append", default=[], metavar=("NOME", "RUN"), help="altre curve")
     return parser.parse_args()
 
@@ -77,7 +77,8 @@ def main() -> None:
             hypotheses = translate(model.eval(), tokenizer, sources, BEAM, alpha, progress=True)
             results.append({"averaged": average, "alpha": alpha, **scores(hypotheses, references)})
             print(results[-1])
-    git = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
+    revision = ["git", "rev-parse", "--short", "HEAD"]
+    git = subprocess.run(revision, cwd=OUT.parent, capture_output=True, text=True, check=True)
     record = {
         "published": PUBLISHED,
         "command": args.command,

@@ -1,6 +1,6 @@
 """Quanto pesa una pagina del libro e quanto si aspetta: byte per genere, richieste, LCP, TBT e CLS in Chromium.
 
-python bench/pagine.py [CARTELLA] [PAGINA…]      di solito book/_build/html, e intro 02 09 21
+python bench/pagine.py [CARTELLA] [PAGINA…]      di solito book/_build/html, e quattro pagine: intro, 02_attenzione…
 
 La rete è quella di un telefono lento (1,44 Mb/s, 562 ms), il processore quattro volte più lento, come in Lighthouse.
 Si serve con gzip, come fa GitHub. Altri programmi accesi allungano il TBT, che è un limite superiore.
@@ -91,6 +91,8 @@ def main() -> None:
     parser.add_argument("pagine", nargs="*", default=PAGES)
     parser.add_argument("--volte", type=int, default=3)
     arguments = parser.parse_args()
+    if missing := [name for name in arguments.pagine if not (arguments.cartella / f"{name}.html").exists()]:
+        parser.error(f"in {arguments.cartella} non c'è {missing[0]}.html")
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Zipped, directory=str(arguments.cartella)))
     Thread(target=server.serve_forever, daemon=True).start()
     executable = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")

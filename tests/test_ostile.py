@@ -496,6 +496,7 @@ def test_the_generator_of_the_device_where_the_model_is(
 # --- 12, 13, 14. I testi e i loro nomi
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="altrove il disco rifiuta questi nomi")
 @pytest.mark.parametrize("name", [b"caff\xe8.en", b"tab\tqui.en", b"a\ncapo.en", b"\x1b[31mrosso.en"])
 def test_prepare_from_any_file_name(tmp_path: Path, capsys: Capture, name: bytes) -> None:
     source, target = tmp_path / os.fsdecode(name), tmp_path / "mio.it"
@@ -629,6 +630,7 @@ def test_control_sequences_are_not_printed(nasty: str, capsys: Capture) -> None:
         assert error.count("\n") == 1 and error[:-1].isprintable()
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="il limite di memoria si legge in /proc")
 def test_memory_limits_are_real() -> None:
     "La prova delle prove: chi chiede più memoria del concesso muore davvero."
     script = LIMITED.format(allowed=400_000_000).replace("sys.exit(main())", "bytes(10**9)")

@@ -67,6 +67,7 @@ def test_workflow_uses_official_actions_by_their_commit() -> None:
     )
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="il passo è di una macchina Linux, con il suo sed")
 def test_workflow_rewrites_the_branch_that_colab_opens(tmp_path: Path) -> None:
     "Il suo passo, con un artefatto e un deposito finti, lascia sul ramo i soli quaderni, in un commit senza passato."
     jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "libro.yml").read_text("utf-8"))["jobs"]
