@@ -6,7 +6,7 @@
 __all__ = ['save_tensors', 'check_savable', 'save_model', 'load_tensors', 'restore', 'load_model', 'publish_model', 'save_state',
            'load_state']
 
-# %% ../book/81_salvare.ipynb #65c0ed35
+# %% ../book/81_salvare.ipynb #9e01dce6
 import hashlib
 import json
 import math
@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import safetensors.torch
@@ -126,13 +127,14 @@ def _load_weights(folder: Path, tokenizer: Tokenizer, config: Config) -> dict[st
         )
     return {name: tensor for path in paths for name, tensor in load_tensors(path, tokenizer)[0].items()}
 
-# %% ../book/81_salvare.ipynb #18bcd4ce
+# %% ../book/81_salvare.ipynb #935abdf0
 def _load_config(folder: Path) -> Config:
     path = folder / "config.json"
     if not path.exists():
         if (folder / "state.safetensors").exists():
             told = "l'addestramento si è fermato prima di una validazione"
-            raise AnnotatedError(f"{folder}: {told}. Riprendilo: annotated train --resume --out {folder}")
+            command = f"annotated train --resume --out {quote(str(folder))}"
+            raise AnnotatedError(f"{folder}: {told}. Riprendilo: {command}")
         raise AnnotatedError(
             f"{folder}: qui non c'è un modello (manca config.json). Indica la sua cartella con --model, "
             "oppure addestrane uno con «annotated train»."
