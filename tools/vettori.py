@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from provenienza import ROOT, origin, sha256, told_errors, write_json
+from provenienza import ROOT, origin, sha256, told_errors, weights_sha256, write_json
 from torch import Tensor
 
 from annotated import Tokenizer, Transformer, load_pretrained
@@ -177,7 +177,8 @@ def main() -> None:
     pieces = [margin(probe, table, by_piece) for probe in probes]
     found = searched(pairs, counted, table, model, tokenizer)
 
-    facts = origin("python tools/vettori.py --data CARTELLA", **{"train.tsv": sha256(args.data / "train.tsv")})
+    hashes = {"pesi": weights_sha256(ROOT / "models" / "base-en-it"), "train.tsv": sha256(args.data / "train.tsv")}
+    facts = origin("python tools/vettori.py --data CARTELLA", **hashes)
     lengths = {probe.clue: len(by_piece[probe.clue]) for probe in probes}
     results = {"provenienza": facts, "pezzi per indizio": lengths, "parole": whole, "pezzi": pieces, "sonda": found}
     write_json(OUT, results)
