@@ -85,7 +85,8 @@ def card(name: str, metrics: dict[str, Any], model: Transformer) -> str:
         "vocabolario": f"SentencePiece BPE, {number(c.vocab_size)} pezzi, comune alle due lingue",
         "comando": "<br>poi ".join(f"`{command}`" for command in metrics["commands"]),
         "pesi": f"media degli ultimi {metrics['checkpoints']} checkpoint: di tutte, la migliore in validazione",
-        "addestramento": f"{number(metrics['steps'])} passi in {metrics['minutes']} minuti, {metrics['hardware']}",
+        "addestramento": "{} passi in {} minuti, ".format(*map(number, (metrics["steps"], metrics["minutes"])))
+        + metrics["hardware"],
         "versione": f"{metrics['date']}, commit {metrics['commit']}, seme {metrics['seed']}",
     }
     return CARD.read_text("utf-8").format(
