@@ -160,7 +160,7 @@ def _precision(asked: str | None, device: torch.device) -> str:
         return asked or "fp32"
     return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp16"
 
-# %% ../book/90_riga_di_comando.ipynb #0e573bb5
+# %% ../book/90_riga_di_comando.ipynb #f54ed62b
 def _microlingua_pairs(n: int, seed: int = 0, held_out: bool = False) -> list[Pair]:
     return [Pair(example.en, example.it) for example in generate(n, seed, held_out)]
 
@@ -176,6 +176,8 @@ def _corpus_vocabulary(
     args: argparse.Namespace, folder: Path, files: list[Path], repeat: dict[str, float]
 ) -> Tokenizer:
     "Come `_vocabulary`, ma ciò che ha imparato da questi file lo tiene da parte per la prossima volta."
+    if args.resume and (folder / "state.safetensors").exists():  # può venire da altri file
+        return Tokenizer.load(folder / "tokenizer.model")
     path = folder / "data" / f"{digest(files, args.vocab_size, args.seed, sorted(repeat.items()))}.model"
     with suppress(AnnotatedError):  # se manca o è rovinato, si rifà
         return Tokenizer.load(path)
@@ -316,7 +318,7 @@ def _save_options(args: argparse.Namespace, folder: Path) -> None:
     with atomic_write(folder / "options.json") as file:
         file.write(json.dumps(_chosen(args), indent=1).encode())
 
-# %% ../book/90_riga_di_comando.ipynb #647361db
+# %% ../book/90_riga_di_comando.ipynb #fe71f1ce
 def _start(args: argparse.Namespace, folder: Path) -> tuple[Transformer | None, Tokenizer | None]:
     "Il modello da cui si parte, con il suo vocabolario, se c'è: di chi riprende conta solo la forma."
     state = folder / "state.safetensors"
@@ -324,7 +326,12 @@ def _start(args: argparse.Namespace, folder: Path) -> tuple[Transformer | None, 
         return None, None
     if not (args.resume and state.exists()):
         start, tokenizer = load_pretrained(args.init)
-        return (grow(start, args.seed) if args.grow else start), tokenizer
+        if not args.grow:
+            return start, tokenizer
+        try:
+            return grow(start, args.seed), tokenizer
+        except AnnotatedError as error:
+            raise AnnotatedError(f"{args.init}: {error} Togli --grow, o cambia modello.") from error
     tokenizer = Tokenizer.load(folder / "tokenizer.model")
     try:
         with _opened(state, tokenizer) as (_, metadata):

@@ -119,7 +119,7 @@ def encode_pairs(
     bar.close()
     return Corpus(np.concatenate(tokens), np.cumsum(lengths), skipped)
 
-# %% ../book/12_dati.ipynb #203a81cb
+# %% ../book/12_dati.ipynb #b356913c
 def make_batches(
     lengths: np.ndarray,  # (n, 2): `Corpus.lengths`
     max_tokens: int,  # posizioni di un lotto, riempitivo compreso, sul lato più lungo
@@ -138,7 +138,8 @@ def make_batches(
         if (i - start + 1) * length > max_tokens and i > start:
             batches.append(order[start:i])
             start = i
-    batches.append(order[start:])
+    if len(order):
+        batches.append(order[start:])
     return [batches[i] for i in rng.permutation(len(batches))]
 
 # %% ../book/12_dati.ipynb #26501f23

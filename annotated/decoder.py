@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from .layers import FeedForward, Residual
 from .multihead import MultiHeadAttention
 
-# %% ../book/08_decoder.ipynb #3fdacb2c
+# %% ../book/08_decoder.ipynb #3ad86f19
 class KVCache:
     """Chiavi e valori già calcolati dalla self-attention di un blocco del decoder.
 
@@ -29,9 +29,10 @@ class KVCache:
 
         Solleva `ValueError` se non c'è più posto.
         """
-        self.length += keys_values[0].size(2)
-        if self.length > self.max_len:
-            raise ValueError(f"{self.length} posizioni in una cache di {self.max_len}.")
+        length = self.length + keys_values[0].size(2)
+        if length > self.max_len:
+            raise ValueError(f"{length} posizioni in una cache di {self.max_len}.")
+        self.length = length
         old = self.buffers or [x[:, :, :0] for x in keys_values]
         K, V = (torch.cat(x, dim=2) for x in zip(old, keys_values, strict=True))
         self.buffers = [K, V]

@@ -6,7 +6,7 @@
 __all__ = ['MAX_BEAM', 'MAX_ALPHA', 'PRECISIONS', 'Hypothesis', 'length_penalty', 'best_continuations', 'beam_search',
            'encode_sources', 'n_best', 'translate', 'quantize_rows', 'with_precision']
 
-# %% ../book/16_decodifica.ipynb #4b8241a7
+# %% ../book/16_decodifica.ipynb #479343d9
 import copy
 import math
 from collections.abc import Iterable
@@ -20,7 +20,7 @@ from .common import BOS, EOS, PAD, AnnotatedError
 from .data import pad
 from .decoder import KVCache
 from .tokenizer import Tokenizer
-from .transformer import TiedEmbedding, Transformer, without_dropout
+from .transformer import TiedEmbedding, Transformer, is_count, without_dropout
 
 # %% ../book/16_decodifica.ipynb #16405e2d
 class Hypothesis(NamedTuple):
@@ -57,7 +57,7 @@ def _take(x: Tensor, indices: Tensor) -> Tensor:
     "Le ipotesi `indices` (A, n) di `x`, (A, m) o (A, m, lunghezza)."
     return x.gather(1, indices) if x.ndim == 2 else x.gather(1, indices[:, :, None].expand(-1, -1, x.size(2)))
 
-# %% ../book/16_decodifica.ipynb #30722539
+# %% ../book/16_decodifica.ipynb #339f1c04
 class _Finished:
     "Di ogni frase, le K migliori ipotesi già chiuse."
 
@@ -92,13 +92,15 @@ class _Finished:
 MAX_BEAM, MAX_ALPHA = 1000, 10  # oltre, la memoria finisce e le potenze non sono più numeri
 
 
-def _check_search(beam: int, alpha: float) -> None:
-    if not 1 <= beam <= MAX_BEAM:
+def _check_search(beam: int, alpha: float, extra: int = 0) -> None:
+    if not is_count(beam, MAX_BEAM):
         raise AnnotatedError(f"beam = {beam}: le ipotesi vanno da 1 a {MAX_BEAM}.")
     if not 0 <= alpha <= MAX_ALPHA:  # NaN non supera nessun confronto
         raise AnnotatedError(f"alpha = {alpha}: serve un numero fra 0 e {MAX_ALPHA}.")
+    if extra < 0:
+        raise AnnotatedError(f"extra = {extra}: serve un numero di pezzi, da 0 in su.")
 
-# %% ../book/16_decodifica.ipynb #82bbe4e4
+# %% ../book/16_decodifica.ipynb #8e21e139
 @without_dropout
 @torch.inference_mode()
 def beam_search(
@@ -108,8 +110,8 @@ def beam_search(
     alpha: float = 0.6,  # esponente di `length_penalty`
     extra: int = 50,  # la traduzione ha al più `extra` pezzi oltre quelli della partenza
 ) -> list[list[Hypothesis]]:  # per ogni frase le ipotesi finite, dalla migliore
-    "Beam search (Vaswani 2017, §6.1) su un lotto; `AnnotatedError` se `beam` o `alpha` sono fuori misura."
-    _check_search(beam, alpha)
+    "Beam search (§6.1) su un lotto; `AnnotatedError` se `beam`, `alpha` o `extra` sono fuori misura."
+    _check_search(beam, alpha, extra)
     (B, _), K, device = src.shape, beam, src.device
     memory, memory_mask = model.encode(src)
     memory = [(k.contiguous(), v.contiguous()) for k, v in memory]  # in fila, una volta per tutte

@@ -5,9 +5,10 @@
 # %% auto #0
 __all__ = ['EncoderLayer', 'Encoder', 'recorded_weights']
 
-# %% ../book/07_encoder.ipynb #f03e1c17
+# %% ../book/07_encoder.ipynb #856e4b2c
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import get_ident
 from typing import Any
 
 from torch import Tensor, nn
@@ -64,7 +65,7 @@ class Encoder(nn.Module):
             x = layer(x, mask)
         return self.norm(x)
 
-# %% ../book/07_encoder.ipynb #6e890370
+# %% ../book/07_encoder.ipynb #4dcdada6
 @contextmanager
 def recorded_weights(module: nn.Module) -> Iterator[list[Tensor]]:
     """I pesi di ogni attenzione che lavora in `module` finché dura il blocco `with`.
@@ -72,11 +73,13 @@ def recorded_weights(module: nn.Module) -> Iterator[list[Tensor]]:
     La lista comincia vuota; ogni tensore è (B, h, T, S), nell'ordine in cui lavorano.
     """
     weights: list[Tensor] = []
+    ours = get_ident()
 
     def record(
         attention: MultiHeadAttention, args: tuple[Any, ...], options: dict[str, Any]
     ) -> None:
-        weights.append(attention.weights(*args, **options))
+        if get_ident() == ours:  # un altro thread può usare lo stesso modello
+            weights.append(attention.weights(*args, **options))
 
     hooks = [
         part.register_forward_pre_hook(record, with_kwargs=True)

@@ -65,7 +65,7 @@ def _fill(
             writer.weight[:, : old_writer.in_features] = _writer(old_writer.weight)
             writer.bias.copy_(twice(old_writer.bias))
 
-# %% ../book/85_crescere.ipynb #e42a5518
+# %% ../book/85_crescere.ipynb #88ccf6ea
 @torch.no_grad()
 def grow(
     model: Transformer,  # Post-LN
@@ -73,8 +73,8 @@ def grow(
 ) -> Transformer:  # d_model, d_ff, teste, blocchi e max_len raddoppiati
     """Un modello grande il doppio in ogni misura, che comincia con la funzione di `model` (Chen 2016).
 
-    Cambiano soltanto le posizioni, che nelle componenti nuove hanno altre frequenze. Solleva `AnnotatedError`
-    se `model` è Pre-LN.
+    Cambiano soltanto le posizioni, che nelle componenti nuove hanno altre frequenze. È in float32, sulla CPU.
+    Solleva `AnnotatedError` se `model` è Pre-LN.
     """
     c = model.config
     if c.norm_first:

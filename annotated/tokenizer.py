@@ -51,7 +51,7 @@ def _explain(error: str, vocab_size: int) -> str:
         advice = f"al più {limit[1]}" if limit else "meno"
     return f"{what}: chiedine {advice} (--vocab-size)."
 
-# %% ../book/11_tokenizzazione.ipynb #ba7f2024
+# %% ../book/11_tokenizzazione.ipynb #1b320413
 _APOSTROPHES = str.maketrans("’ʼ´", "'''")  # come li scrivono telefoni e programmi di scrittura
 
 
@@ -84,7 +84,9 @@ class Tokenizer:
         return self._processor.encode(plain, num_threads=-1)
 
     def decode(self, ids: list[list[int]]) -> list[str]:
-        "Da indici a frasi; riempitivo, inizio e fine spariscono, uno sconosciuto diventa «⁇»."
+        "Da più frasi in pezzi al testo; riempitivo, inizio e fine spariscono, uno sconosciuto diventa «⁇»."
+        if ids and isinstance(ids[0], int):
+            raise AnnotatedError("serve una lista di frasi in pezzi, non una frase sola. Scrivi [pezzi].")
         return self._processor.decode(ids) if ids else []
 
     def pieces(self, ids: list[int]) -> list[str]:
@@ -123,8 +125,11 @@ class Tokenizer:
     ) -> "Tokenizer":
         """Impara i pezzi più frequenti (BPE): dalle stesse frasi e dallo stesso seme, lo stesso vocabolario.
 
-        Solleva `AnnotatedError` se il testo è troppo poco per `vocab_size` pezzi.
+        SentencePiece salta le frasi oltre i 4.192 byte. Solleva `AnnotatedError` se il testo è troppo poco
+        per `vocab_size` pezzi, o se invece di più frasi ne riceve una sola.
         """
+        if isinstance(sentences, str):
+            raise AnnotatedError("serve una lista di frasi, non una frase sola. Scrivi [frase].")
         output, chosen = io.BytesIO(), reservoir_sample(sentences, max_sentences, seed)
         plain = (sentence.translate(_APOSTROPHES) for sentence in chosen)
         try:

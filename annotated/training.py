@@ -60,13 +60,18 @@ def batch_stream(corpus: Corpus, max_tokens: int, seed: int, skip: int = 0) -> I
                 yield batch._replace(tgt_out=torch.zeros_like(batch.tgt_out))
         skip = max(0, skip - len(batches))
 
-# %% ../book/15_addestramento.ipynb #b1cf46eb
+# %% ../book/15_addestramento.ipynb #ee1ca00e
 @without_dropout
 @torch.inference_mode()
 def validation_loss(
     model: Transformer, corpus: Corpus, max_tokens: int, precision: str = "fp32"
 ) -> float:  # nat per pezzo, senza label smoothing: il suo esponenziale è la perplessità
-    "La perdita su coppie mai usate per addestrare; più processi si dividono i lotti."
+    """La perdita su coppie mai usate per addestrare; più processi si dividono i lotti.
+
+    Solleva `AnnotatedError` se non c'è nessuna coppia.
+    """
+    if not len(corpus):
+        raise AnnotatedError("nessuna coppia su cui misurare la perdita: servono dati di validazione.")
     device, (rank, size) = next(model.parameters()).device, rank_and_size()
     totals = torch.zeros(2, dtype=torch.float64)  # perdita, pezzi; sul processore: non ogni scheda ha float64
     for indices in make_batches(corpus.lengths, max_tokens, seed=0)[rank::size]:
@@ -80,7 +85,7 @@ def validation_loss(
     loss, tokens = sum_over_processes(totals).tolist()
     return loss / tokens
 
-# %% ../book/15_addestramento.ipynb #c5d0f722
+# %% ../book/15_addestramento.ipynb #161e23c5
 def mean_weights(weights: list[dict[str, Tensor]]) -> dict[str, Tensor]:
     "La media, tensore per tensore, di più `state_dict` della stessa forma (Vaswani 2017, §6.1)."
     return {name: torch.stack([w[name] for w in weights]).mean(dim=0) for name in weights[0]}
@@ -96,6 +101,10 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         raise AnnotatedError(f"{told}. Cancella il file: la media si fa con gli altri.") from error
 
 
+def _checkpoint(folder: Path, step: int) -> Path:
+    return folder / f"weights-{step:07}.safetensors"
+
+
 def averaged_model(
     folder: Path,  # dove stanno i file `weights-<passo>.safetensors`
     model: Transformer,
@@ -106,17 +115,17 @@ def averaged_model(
     "Salva i pesi di `model` e rende un modello con la media degli ultimi `average`; cancella i più vecchi."
     if average == 1:
         return model
-    path = folder / f"weights-{step:07}.safetensors"
-    save_tensors(path, model.state_dict(), {})
-    saved = sorted(p for p in folder.glob("weights-*.safetensors") if p <= path)
-    recent = [p for p in saved if p == path or int(p.stem[8:]) % every == 0][-average:]
+    save_tensors(_checkpoint(folder, step), model.state_dict(), {})
+    steps = (p.stem.removeprefix("weights-") for p in folder.glob("weights-*.safetensors"))
+    saved = sorted(n for n in map(int, filter(str.isdecimal, steps)) if n <= step)
+    recent = [n for n in saved if n == step or n % every == 0][-average:]
     averaged = copy.deepcopy(model)
-    averaged.load_state_dict(mean_weights([read_weights(p) for p in recent]))
+    averaged.load_state_dict(mean_weights([read_weights(_checkpoint(folder, n)) for n in recent]))
     for old in set(saved) - set(recent):
-        old.unlink()
+        _checkpoint(folder, old).unlink()
     return averaged
 
-# %% ../book/15_addestramento.ipynb #77d712ad
+# %% ../book/15_addestramento.ipynb #e4bdb5fc
 @dataclass(frozen=True)
 class TrainingConfig:
     """Come si addestra; i valori predefiniti sono quelli di Base, tranne `max_tokens` (25.000 nell'articolo).
@@ -136,7 +145,7 @@ class TrainingConfig:
     precision: str = "fp32"  # dei prodotti di matrici: fp32, bf16 o fp16
     compiled: bool = False  # `torch.compile`
     tensorboard: bool = False  # scrive il diario anche per TensorBoard
-    seed: int = 1
+    seed: int = 1  # dell'ordine dei lotti; il dropout segue `torch.manual_seed`
 
     def __post_init__(self) -> None:
         for name in ("max_steps", "max_tokens", "warmup", "valid_every", "average", "patience"):
@@ -190,7 +199,7 @@ class Progress:
         losses = self.valid_losses
         return len(losses) - 1 - losses.index(min(losses)) if losses else 0
 
-# %% ../book/15_addestramento.ipynb #2a0903f4
+# %% ../book/15_addestramento.ipynb #5eb72a90
 @dataclass
 class Run:
     "Un addestramento in corso: che cosa si addestra, come, dove si scrive, a che punto è."
@@ -212,7 +221,8 @@ class Run:
     @property
     def finished(self) -> bool:
         "Se i passi o il tempo sono finiti, o se da `patience` validazioni non si migliora."
-        return self.last_step or self.progress.stalled >= (self.config.patience or math.inf)
+        patience = self.config.patience  # senza, il diario non si rilegge
+        return self.last_step or (patience is not None and self.progress.stalled >= patience)
 
     @property
     def last_step(self) -> bool:

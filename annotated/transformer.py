@@ -217,12 +217,16 @@ class Transformer(nn.Module):
         x = self.decoder(x, memory, None, memory_mask, caches)
         return self.embedding.logits(x[:, -1])
 
-# %% ../book/09_transformer.ipynb #2dd316a9
+# %% ../book/09_transformer.ipynb #37d8af4f
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def without_dropout(function: _F) -> _F:
-    "La stessa funzione, con il dropout spento; dopo, il modello torna com'era."
+    """La stessa funzione, con il dropout spento; dopo, il modello torna com'era.
+
+    Con più thread sullo stesso modello si chiama prima `model.eval()`: chi finisce per primo lo
+    riaccenderebbe agli altri.
+    """
 
     @wraps(function)
     def quiet(model: nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -248,10 +252,13 @@ class AttentionWeights(NamedTuple):
 @without_dropout
 @torch.inference_mode()
 def attention_weights(model: Transformer, src: Tensor, tgt: Tensor) -> AttentionWeights:
-    "I pesi di ogni attenzione mentre `model` legge `src` (B, S) e scrive `tgt` (B, T)."
+    """I pesi di ogni attenzione mentre `model` legge `src` (B, S) e scrive `tgt` (B, T).
+
+    Solleva `AnnotatedError` se il modello, o una sua parte, è compilato.
+    """
     with recorded_weights(model) as weights:
         model.states(src, tgt)
-    if not weights:
-        raise AnnotatedError("il modello è compilato: ricaricalo per vederne i pesi.")
     N = len(model.encoder.layers)  # poi il decoder: i propri, gli incrociati
+    if len(weights) != N + 2 * len(model.decoder.layers):
+        raise AnnotatedError("il modello è compilato: ricaricalo per vederne i pesi.")
     return AttentionWeights(weights[:N], weights[N::2], weights[N + 1 :: 2])

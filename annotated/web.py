@@ -6,7 +6,7 @@
 __all__ = ['SENTENCES', 'SWAP', 'CANDIDATES', 'READY_LEVELS', 'in_bytes', 'export_web', 'load_web', 'ready_answer', 'LiveModel',
            'live_model']
 
-# %% ../book/88_nel_browser.ipynb #bf3f21f8
+# %% ../book/88_nel_browser.ipynb #7b9dca67
 import base64
 import hashlib
 import json
@@ -16,7 +16,7 @@ from copy import deepcopy
 from dataclasses import asdict, dataclass
 from html import escape
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import sentencepiece as spm
@@ -28,7 +28,7 @@ from .decoding import beam_search, encode_sources, quantize_rows
 from .tokenizer import Tokenizer
 from .pretrained import load_pretrained
 from .study.microlingua import generate
-from .study.viewer import HEAD_COLORS, Kind, PageFigure, asset, attention_maps
+from .study.viewer import HEAD_COLORS, PageFigure, asset, attention_maps
 from .study.viewer import page_element, view_data
 from .transformer import Config, Transformer
 
@@ -79,9 +79,9 @@ def _write_script(path: Path, value: Any) -> None:
     with atomic_write(path) as file:
         file.write(f"annotatedFile={text};\n".encode())
 
-# %% ../book/88_nel_browser.ipynb #c1b984d3
+# %% ../book/88_nel_browser.ipynb #0f904b35
 def export_web(
-    name: str,  # un modello pubblicato, o una cartella
+    name: str | Path,  # un modello pubblicato, o una cartella
     out: str | Path,
     sentences: Sequence[str] | None = None,  # le frasi pronte della pagina; None = quelle del libro
     part_bytes: int = 1_000_000,  # byte di pesi per file: la barra di caricamento avanza di un file per volta
@@ -93,7 +93,7 @@ def export_web(
     scrivere.
     """
     out = Path(out)
-    page = live_model(name, sentences, url=".")
+    page = live_model(str(name), sentences, url=".")
     model, tokenizer = load_pretrained(name)
     index, data = _pack(model)
     index = {"config": asdict(model.config), "pieces": _pieces(tokenizer), **index}
@@ -110,7 +110,7 @@ def export_web(
     page.save(out / "index.html")
     return fingerprint
 
-# %% ../book/88_nel_browser.ipynb #f635dae6
+# %% ../book/88_nel_browser.ipynb #aac03fd0
 _AGAIN = "Riscrivi la cartella con «annotated export --to web»."
 
 
@@ -146,7 +146,10 @@ def _rebuild(folder: Path) -> Transformer:
     state = {name: floats[start : start + n] for name, (start, n) in index["vectors"].items()}
     for name, (n, m, start) in index["matrices"].items():
         state[name] = integers[start : start + n * m].view(n, m) * state.pop(f"{name}.scales")[:, None]
-    model = Transformer(Config(**index["config"]))
+    try:
+        model = Transformer(Config(**index["config"]))
+    except AnnotatedError as error:
+        raise AnnotatedError(f"{folder / 'modello.js'}: {error} {_AGAIN}") from error
     model.load_state_dict(state)
     return model.eval()
 
@@ -205,10 +208,11 @@ class LiveModel(PageFigure):
     def __repr__(self) -> str:
         return "traduttore nel browser"
 
-# %% ../book/88_nel_browser.ipynb #598104d8
+# %% ../book/88_nel_browser.ipynb #45bea64b
 def _languages(name: str) -> list[str]:
     "Le sigle delle due lingue, se le dice il nome del modello (`small-en-it`); se no, nessuna."
-    name = "mini-en-it" if name == "mini" else Path(name).name
+    name = Path(name).name
+    name = "mini-en-it" if name == "mini" else name
     return name.split("-")[-2:] if re.search(r"-[a-z]{2}-[a-z]{2}$", name) else []
 
 
@@ -232,7 +236,7 @@ def live_model(
     *,
     url: str | None = None,  # la cartella di `export_web`; None = quella del libro
     anchor: str = "traduttore",  # nell'indirizzo: due caselle vogliono due nomi
-    kind: Kind = "cross",  # all'apertura: quale attenzione…
+    kind: Literal["encoder", "decoder", "cross"] = "cross",  # all'apertura: quale attenzione…
     layer: int | None = None,  # …quale strato, da 1 (l'ultimo)…
     head: int = 1,  # …quale testa, da 1…
     focus: int | str = 1,  # …quale pezzo guarda: il numero, da 1, o come si legge

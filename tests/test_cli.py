@@ -63,6 +63,17 @@ def test_resume_equals_uninterrupted(tmp_path: Path) -> None:
     assert whole["model.safetensors"] == resumed["model.safetensors"]
 
 
+def test_a_refused_resume_teaches_no_vocabulary(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    "Il vocabolario di prima non passa per quello dei dati nuovi."
+    data, folder = write_data(tmp_path / "dati"), tmp_path / "modello"
+    assert train(data, folder, 4) == 0
+    before = {path.name for path in (folder / "data").glob("*.model")}
+    lines = (data / "train.tsv").read_text("utf-8")
+    (data / "train.tsv").write_text(lines.replace("the", "zebra"), "utf-8")
+    assert train(data, folder, 8, "--resume") == 1
+    assert {path.name for path in (folder / "data").glob("*.model")} == before
+
+
 def test_resume_remembers_the_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = write_data(tmp_path / "dati")
     for name in ("ridette", "taciute"):

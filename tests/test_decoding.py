@@ -60,7 +60,9 @@ def test_a_batch_equals_one_by_one(model: Transformer, src: Tensor, beam: int) -
         assert [h.score for h in hypotheses] == pytest.approx([h.score for h in alone], abs=1e-5)
 
 
-@pytest.mark.parametrize("wrong", [{"beam": 0}, {"beam": 1001}, {"alpha": float("nan")}, {"alpha": -1.0}])
+@pytest.mark.parametrize(
+    "wrong", [{"beam": 0}, {"beam": 1001}, {"beam": 2.5}, {"extra": -1}, {"alpha": float("nan")}, {"alpha": -1.0}]
+)
 def test_bad_search(model: Transformer, src: Tensor, wrong: dict[str, Any]) -> None:
     with pytest.raises(AnnotatedError, match=next(iter(wrong))):
         beam_search(model, src, **wrong)
@@ -116,6 +118,7 @@ def test_the_cache_keeps_its_rows_and_its_limit() -> None:
     assert K.is_contiguous() and V.is_contiguous() and cache.length == 5
     with pytest.raises(ValueError, match="6 posizioni in una cache di 5"):
         cache.append(pieces[0, rows], pieces[0, rows])
+    assert cache.length == 5  # un rifiuto non la guasta
 
 
 @pytest.mark.parametrize("beam", [1, 4])

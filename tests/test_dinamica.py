@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from annotated.study.dynamics import delays, rises, verdict
 
@@ -55,6 +56,15 @@ def test_a_single_spike_is_not_a_rise() -> None:
     assert rises([0.5, 0.5, 0.7, 0.8, 1.0], floor=0.5) == 3
     assert rises([0, 0, 0, 1.0]) == 3  # soltanto all'ultima misura
     assert rises([0.0, 0.3, 0.3, 0.6, 1.0], part=0.25) == 1
+
+
+def test_what_ends_at_zero_has_not_risen() -> None:
+    assert rises([0.0, 0.6, 0.6, 0.0]) == rises([0.6, 0.6, 0.55, 0.4], floor=0.5) == 3
+    rows = trainings(-150)
+    for row in rows:
+        row["categorie"]["machine"] = row["categorie"]["animal"] | {"sguardi": [0.0] * len(STEPS)}
+    assert torch.equal(delays(rows, "sguardi"), delays(trainings(-150), "sguardi"))
+    assert verdict(delays(rows[:1], "sguardi")) == "non si sa"  # da uno solo
 
 
 def test_the_look_is_chosen_on_half_of_the_frames_and_read_on_the_other() -> None:

@@ -250,6 +250,8 @@ def test_bleu_from_counts() -> None:
     references = ["il gatto nero dorme sul divano", "la strada era molto larga", "sì"]
     a, b = bleu_statistics(ours, references), bleu_statistics(theirs, references)
     assert bleu_of(a) == pytest.approx(BLEU().corpus_score(ours, [references]).score)
+    with pytest.raises(ValueError, match="3 e 2 frasi"):
+        bleu_difference(a, b[:2])
     assert bleu_difference(a, a, draws=20) == (0, 0, 0)
     assert bleu_difference(a, b, draws=20).value == pytest.approx(bleu_of(a) - bleu_of(b))
 

@@ -20,12 +20,13 @@ import torch
 from tqdm import tqdm
 
 from annotated import AnnotatedError, Config, Transformer, load_pretrained
-from annotated.checkpoint import load_model, load_state, save_model
-from annotated.data import encode_pairs, load_corpus, make_batches, read_pairs
+from annotated.checkpoint import load_model, load_state, save_model, save_tensors
+from annotated.data import Corpus, encode_pairs, load_corpus, make_batches, read_pairs
 from annotated.engine import Objective, train_step, train_step_in_memory, vocabulary_loss
 from annotated.optim import translation_loss
 from annotated.study.microlingua import generate
-from annotated.training import TrainingConfig, check_folder, make_optimizer, train, validation_loss
+from annotated.tokenizer import Tokenizer
+from annotated.training import TrainingConfig, averaged_model, check_folder, make_optimizer, train, validation_loss
 from conftest import SHAPE, Setting, read_log
 
 SHORT = TrainingConfig(max_steps=40, max_tokens=256, warmup=20, valid_every=5, average=3)
@@ -260,6 +261,19 @@ def test_a_stop_between_two_checkpoints_does_not_change_the_mean(setting: Settin
     assert weights(tmp_path / "fermato") == weights(tmp_path / "intero")
 
 
+def test_the_mean_is_of_the_last_steps_and_of_nothing_else(setting: Setting, tmp_path: Path) -> None:
+    tokenizer, _, validation = setting
+    model = Transformer(Config(tokenizer.vocab_size, **SHAPE))
+    save_tensors(tmp_path / "weights-0000100-copia.safetensors", model.state_dict(), {})  # un file d'altri
+    for step, value in ((9_999_000, 1.0), (10_000_000, 3.0)):  # sette cifre, poi otto
+        for parameter in model.parameters():
+            parameter.data.fill_(value)
+        mean = averaged_model(tmp_path, model, step, 2)
+    assert all((p == 2.0).all() for p in mean.parameters())
+    with pytest.raises(AnnotatedError, match="^nessuna coppia"):
+        validation_loss(model, Corpus(validation.tokens[:0], validation.offsets[:1]), 256)
+
+
 @pytest.mark.parametrize(
     ("option", "value"),
     [
@@ -281,6 +295,10 @@ def test_a_sentence_is_not_a_list_and_minus_one_is_not_the_last() -> None:
     tokenizer = load_pretrained("mini")[1]
     with pytest.raises(AnnotatedError, match="serve una lista di frasi"):
         tokenizer.encode("The dog.")  # type: ignore[arg-type]
+    with pytest.raises(AnnotatedError, match="serve una lista di frasi"):
+        tokenizer.decode(tokenizer.encode(["The dog."])[0])  # type: ignore[arg-type]
+    with pytest.raises(AnnotatedError, match="serve una lista di frasi"):
+        Tokenizer.train("The dog saw the cat.", 40)
     assert tokenizer.decode([]) == []
     with pytest.raises(IndexError, match="-1"):
         encode_pairs([("The dog.", "Il cane.")], tokenizer, 64).batch(np.array([0, -1]))

@@ -1,17 +1,20 @@
 """Il modello: uguale a quello di PyTorch a pesi uguali, causale, indifferente al riempitivo."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 from annotated import Config, Transformer
 from annotated.attention import attention, fast_attention
-from annotated.common import BOS, EOS, PAD
+from annotated.common import BOS, EOS, PAD, AnnotatedError
 from annotated.decoder import Decoder, KVCache
 from annotated.decoding import beam_search
 from annotated.encoder import Encoder, recorded_weights
 from annotated.masks import causal_mask, padding_mask
 from annotated.multihead import MultiHeadAttention, merge_heads
+from annotated.transformer import attention_weights
 
 D_MODEL, D_FF, H, N = 32, 64, 4, 2
 
@@ -157,6 +160,29 @@ def test_recording_leaves_nothing_behind() -> None:
     count = len(weights)
     model(src, tgt)
     assert len(weights) == count == 3 * N
+
+
+def test_each_thread_records_its_own_weights() -> None:
+    model, (src, tgt) = small_model(), (sentences(7), sentences(6))
+    others = [(sentences(n), sentences(n + 1)) for n in range(4, 12)] * 4
+    alone = attention_weights(model, src, tgt)
+    with ThreadPoolExecutor(2) as pool:
+        noise = pool.map(lambda pair: attention_weights(model, *pair), others)
+        again = list(pool.map(lambda _: attention_weights(model, src, tgt), range(32)))
+        assert len(list(noise)) == len(others)
+    for found in again:
+        for ours, theirs in zip(found, alone, strict=True):
+            assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
+def test_a_model_compiled_in_part_shows_no_weights() -> None:
+    model = small_model()
+    for layer in model.encoder.layers:
+        layer.compile(backend="eager")
+    with torch.inference_mode():
+        model(sentences(7), sentences(6))
+    with pytest.raises(AnnotatedError, match="compilato"):
+        attention_weights(model, sentences(7), sentences(6))
 
 
 def test_attention_equals_torch() -> None:

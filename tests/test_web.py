@@ -206,6 +206,11 @@ def test_bad_files_are_refused(folders: dict[str, Path], tmp_path: Path) -> None
     shutil.copy(folders["small-en-it"] / "pesi-0.js", folder)
     with pytest.raises(AnnotatedError, match="di un altro modello"):
         load_web(folder)
+    shutil.copy(folders["mini"] / "pesi-0.js", folder)
+    script = folder / "modello.js"
+    script.write_text(re.sub(r'"d_model": ?\d+', '"d_model": 0', script.read_text("utf-8")), "utf-8")
+    with pytest.raises(AnnotatedError, match="modello.js: d_model = 0"):
+        load_web(folder)
 
 
 def test_writing_again_leaves_no_old_part(folders: dict[str, Path], tmp_path: Path) -> None:

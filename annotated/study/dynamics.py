@@ -14,10 +14,12 @@ from torch import Tensor
 
 from .coreference import bootstrap
 
-# %% ../../book/82_una_testa_che_nasce.ipynb #ef177d2c
+# %% ../../book/82_una_testa_che_nasce.ipynb #35656ea8
 def rises(curve: Sequence[float], floor: float = 0.0, part: float = 0.5) -> int:
     "A quale misura la curva passa `part` dell'altezza finale, per due volte di fila."
     height = torch.tensor(curve) - floor
+    if height[-1] <= 0:
+        return len(curve) - 1  # alla fine non è salita
     above = height >= part * height[-1]
     twice = above[:-1] & above[1:]
     return int(twice.int().argmax()) if twice.any() else len(curve) - 1
@@ -31,7 +33,9 @@ def delays(
     "Di quanti passi `key` sale dopo gli accordi, in media sulle categorie che contano."
     found = []
     for row in rows:
-        counted = [c for c in row["categorie"].values() if c[f"conta_{key}"] < 0.05]
+        counted = [  # chi finisce a zero non è salito
+            c for c in row["categorie"].values() if c[f"conta_{key}"] < 0.05 and c[key][-1] > 0
+        ]
         late = [
             row["passi"][rises(c[key], part=part)]
             - row["passi"][rises(c["giusti"], 0.5, part)]
@@ -43,5 +47,7 @@ def delays(
 
 def verdict(late: Tensor) -> str:
     "Chi viene prima, se l'intervallo del ritardo medio sta tutto da una parte."
+    if len(late) < 2:
+        return "non si sa"
     low, high = bootstrap(late).tolist()
     return "la testa" if high < 0 else "la capacità" if low > 0 else "non si sa"

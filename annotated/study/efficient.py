@@ -109,10 +109,10 @@ def reached(
         result = (mask.double() @ result.double() > 0) | result
     return result
 
-# %% ../../book/25_efficiente.ipynb #2601e82d
+# %% ../../book/25_efficiente.ipynb #28e26e1f
 def elu_features(x: Tensor) -> Tensor:
     "elu(x) + 1, sempre positiva: (..., d) → (..., d) (Katharopoulos 2020, §3.2)."
-    return F.elu(x) + 1
+    return torch.where(x > 0, x + 1, x.clamp(max=0).exp())  # F.elu(x) + 1 arrotonda a 0 sotto −17
 
 # %% ../../book/25_efficiente.ipynb #52340e69
 def _with_ones(V: Tensor) -> Tensor:

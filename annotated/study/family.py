@@ -79,7 +79,7 @@ def mask_tokens(
     corrupted = torch.where(chosen & (fate >= 0.9), any_word, corrupted)
     return corrupted, tokens.masked_fill(~chosen, PAD)
 
-# %% ../../book/26_famiglia.ipynb #94d18d14
+# %% ../../book/26_famiglia.ipynb #656418f1
 @without_dropout
 @torch.inference_mode()
 def continue_text(
@@ -92,13 +92,15 @@ def continue_text(
 ) -> Tensor:  # (B, T + n), n ≤ length; dopo EOS solo PAD
     """Continua `text` una parola alla volta, finché ogni riga ha scritto EOS. PAD, UNK e BOS non si scrivono.
 
-    Solleva `AnnotatedError` se l'inizio contiene PAD o la temperatura è negativa; `ValueError` se è troppo
-    lungo.
+    Solleva `AnnotatedError` se l'inizio contiene PAD o la temperatura è negativa; `ValueError` se in
+    `max_len` posizioni le parole chieste non ci stanno.
     """
     if (text == PAD).any():
         raise AnnotatedError("l'inizio da continuare contiene riempitivo: raggruppa le righe per lunghezza.")
     if temperature < 0:
         raise AnnotatedError(f"temperatura {temperature}: dev'essere 0 o più.")
+    if (needed := text.size(1) + length - 1) > model.config.max_len:  # l'ultima scritta non si rilegge
+        raise ValueError(f"{needed} posizioni: serve un max_len più grande, o un length più piccolo.")
     given = torch.full((len(text),), text.size(1) if prefix else 0, device=text.device)  # (B,)
     ended = torch.zeros(len(text), 1, dtype=torch.bool, device=text.device)
     for _ in range(length):

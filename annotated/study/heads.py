@@ -273,7 +273,7 @@ def ablation(
             rows.append(sentence_losses(model, corpus) - intact)
     return np.stack(rows)
 
-# %% ../../book/22_teste.ipynb #7234b469
+# %% ../../book/22_teste.ipynb #fb1d8cad
 def bleu_statistics(translations: list[str], references: list[str]) -> np.ndarray:
     "I conteggi del BLEU di ogni frase: n-grammi giusti, n-grammi, lunghezze."
     bleu = BLEU(
@@ -298,6 +298,8 @@ def bleu_difference(
     ours: np.ndarray, theirs: np.ndarray, draws: int = 1000
 ) -> Estimate:
     "BLEU di `ours` meno BLEU di `theirs`, (n, 10), riestraendo le stesse frasi."
+    if ours.shape != theirs.shape:
+        raise ValueError(f"{len(ours)} e {len(theirs)} frasi: servono le stesse, nello stesso ordine.")
     return _interval(lambda i: bleu_of(ours[i]) - bleu_of(theirs[i]), len(ours), draws)
 
 # %% ../../book/82_dietro_le_figure.ipynb #50089263

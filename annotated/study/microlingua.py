@@ -10,7 +10,7 @@ __all__ = ['NOUNS', 'ADJECTIVES', 'VERBS', 'ADVERBS', 'CONJUNCTIONS', 'INTENSIFI
 import random
 from typing import NamedTuple
 
-# %% ../../book/10_microlingua.ipynb #675069a1
+# %% ../../book/10_microlingua.ipynb #b09135c4
 class Noun(NamedTuple):
     "Un nome: inglese, italiano, genere (`m` o `f`), categoria."
 
@@ -21,7 +21,7 @@ class Noun(NamedTuple):
 
     @property
     def article(self) -> str:
-        "L'articolo determinativo singolare, spazio compreso dove serve."
+        "L'articolo determinativo singolare, spazio compreso, per i nomi della microlingua."
         if self.it[0] in "aeiou":
             return "l'"
         if self.gender == "f":
@@ -82,7 +82,7 @@ class Example(NamedTuple):
     antecedent: Noun
     distractor: Noun
 
-# %% ../../book/10_microlingua.ipynb #be3e6ad1
+# %% ../../book/10_microlingua.ipynb #77c3e59c
 def _sentence(text: str) -> str:
     return text[0].upper() + text[1:] + "."
 
@@ -105,7 +105,7 @@ def make_example(
     en += f"{conjunction[0]} it was {intensifier[0]} {adjective[0]}"
     it = f"{adverb[1]} {n1.article}{n1.it} {'non ' if negated else ''}{verb[2]} {n2.article}{n2.it} "
     it += f"{conjunction[1]} ess{ending} era {intensifier[1]} {adjective[1]}{ending}"
-    return Example(_sentence(en.strip()), _sentence(it.strip()), antecedent, n2 if antecedent is n1 else n1)
+    return Example(_sentence(en.strip()), _sentence(it.strip()), antecedent, n2 if antecedent == n1 else n1)
 
 # %% ../../book/10_microlingua.ipynb #0cdc0f90
 # coppie non ordinate di nomi di categorie diverse: l'aggettivo dice quale dei due è «it»

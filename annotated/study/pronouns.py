@@ -7,7 +7,7 @@ __all__ = ['FOLDER', 'NOUNS', 'ADJECTIVES', 'FRAMES', 'SAME_GENDER', 'HELD_OUT',
            'content', 'stem_it', 'vocabulary', 'unseen_frames', 'Choice', 'choices', 'is_held_out', 'capacity',
            'generate', 'write_pronouns']
 
-# %% ../../book/87_frasi_con_it.ipynb #944f3b44
+# %% ../../book/87_frasi_con_it.ipynb #2aece5f1
 import random
 import re
 import zlib
@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from ..common import AnnotatedError, atomic_write
 from .coreference import Probe, read_probes, table
-from .microlingua import Noun
+from .microlingua import Noun, _sentence
 
 # %% ../../book/87_frasi_con_it.ipynb #a1d7d0e7
 _ARTICLES = {
@@ -330,17 +330,13 @@ def _cumulative() -> list[float]:
         total[choice.frame] += root
     return list(accumulate(root / total[choice.frame] for choice, root in zip(choices(), roots, strict=True)))
 
-# %% ../../book/87_frasi_con_it.ipynb #cf90c9c7
+# %% ../../book/87_frasi_con_it.ipynb #aa78197f
 @cache
 def _forms(noun: Noun) -> dict[str, str]:
     forms = {
         preposition or "il": article(noun.it, noun.gender, preposition) + noun.it for preposition in _ARTICLES
     }
     return {**forms, "en": noun.en, "o": "o" if noun.gender == "m" else "a"}
-
-
-def _sentence(text: str) -> str:
-    return text[0].upper() + text[1:] + "."
 
 
 def _compose(

@@ -19,11 +19,11 @@ from ..decoding import beam_search, encode_sources
 from ..tokenizer import Tokenizer
 from ..transformer import Transformer, attention_weights
 
-# %% ../../book/20_vedere.ipynb #1aa0191d
+# %% ../../book/20_vedere.ipynb #07b6644e
 Kind = Literal["encoder", "decoder", "cross", "self"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class AttentionMap:
     """I pesi di un'attenzione per una frase, con i pezzi dei due assi.
 
@@ -63,7 +63,7 @@ class AttentionMap:
                 f"{self.kind}: ogni riga di pesi dev'essere una distribuzione, non negativa e di somma 1."
             )
 
-# %% ../../book/20_vedere.ipynb #4622595c
+# %% ../../book/20_vedere.ipynb #618450c8
 def attention_maps(
     model: Transformer,
     tokenizer: Tokenizer,
@@ -97,8 +97,10 @@ def read_attention(
     limit, device = model.config.max_len, next(model.parameters()).device
     [src] = encode_sources(tokenizer, [source], limit, "frase")
     if target is None:  # i pezzi che scrive, non quelli in cui si ridividerebbe il testo
-        [[best, *_]] = beam_search(model, pad([src]).to(device))
-        tgt = [*best.ids, EOS]
+        [found] = beam_search(model, pad([src]).to(device))
+        if not found:
+            raise AnnotatedError("il modello non traduce: ha pesi rovinati. Copialo di nuovo.")
+        tgt = [*found[0].ids, EOS]
     else:
         [tgt] = encode_sources(tokenizer, [target], limit, "traduzione")
     return attention_maps(model, tokenizer, src, tgt)
