@@ -217,15 +217,15 @@ class Transformer(nn.Module):
         x = self.decoder(x, memory, None, memory_mask, caches)
         return self.embedding.logits(x[:, -1])
 
-# %% ../book/09_transformer.ipynb #37d8af4f
+# %% ../book/09_transformer.ipynb #42db7340
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def without_dropout(function: _F) -> _F:
     """La stessa funzione, con il dropout spento; dopo, il modello torna com'era.
 
-    Con più thread sullo stesso modello si chiama prima `model.eval()`: chi finisce per primo lo
-    riaccenderebbe agli altri.
+    Con più thread sullo stesso modello si chiama prima `model.eval()`: chi finisce per
+    primo lo riaccenderebbe agli altri.
     """
 
     @wraps(function)
@@ -252,7 +252,7 @@ class AttentionWeights(NamedTuple):
 @without_dropout
 @torch.inference_mode()
 def attention_weights(model: Transformer, src: Tensor, tgt: Tensor) -> AttentionWeights:
-    """I pesi di ogni attenzione mentre `model` legge `src` (B, S) e scrive `tgt` (B, T).
+    """I pesi di ogni attenzione: `model` legge `src` (B, S) e scrive `tgt` (B, T).
 
     Solleva `AnnotatedError` se il modello, o una sua parte, è compilato.
     """
