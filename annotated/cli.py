@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['PRETRAINED', 'RECIPES', 'BRANCH_SCALE', 'Recipe', 'make_parser', 'main']
 
-# %% ../book/90_riga_di_comando.ipynb #1fae4721
+# %% ../book/90_riga_di_comando.ipynb #5c54e3bd
 import argparse
 import json
 import math
@@ -15,7 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, redirect_stderr, suppress
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from datetime import timedelta
 from importlib.util import find_spec
 from itertools import compress
@@ -32,7 +32,7 @@ from . import __version__
 from .common import UNK, AnnotatedError, atomic_write, number, one_line, open_input, reason
 from .corpora import CORPORA, download, prepare
 from .data import Corpus, Pair, check_sources, digest, decode_lines, encode_pairs
-from .data import find_data, load_corpus, read_lines, read_pairs
+from .data import find_data, load_corpus, read_lines, read_pairs, read_parallel
 from .decoding import PRECISIONS, encode_sources, n_best, translate, with_precision
 from .engine import DTYPES, out_of_memory
 from .evaluation import TOKENIZATIONS, evaluate
@@ -535,11 +535,11 @@ class _Arriving:
         line, self.arrived = self.arrived[:end], self.arrived[end:]
         return line
 
-# %% ../book/90_riga_di_comando.ipynb #af2b555c
+# %% ../book/90_riga_di_comando.ipynb #07c4bd9d
 def _sentences(args: argparse.Namespace) -> tuple[str, _Chunks]:
     "Da dove vengono le frasi da tradurre, e le frasi, a gruppi."
     if args.text is not None:
-        return "frase", _chunks(iter([args.text]))
+        return "frase", _chunks(iter(args.text.rstrip("\n").split("\n")))
     if args.input:
         return str(args.input), _chunks(read_lines(args.input))
     if sys.stdin is None:
@@ -606,6 +606,9 @@ def _check_output(path: Path | None, source: Path | None) -> None:
 def _translate(args: argparse.Namespace) -> None:
     if args.text is not None and args.input:
         raise AnnotatedError("o una frase o --input, non tutti e due.")
+    if args.input and ".tsv" in args.input.suffixes:
+        told = f"{args.input}: è un file di coppie, non di frasi"
+        raise AnnotatedError(f"{told}. Traducilo con «evaluate --output», o tienine una colonna (cut -f2).")
     _check_output(args.output, args.input)
     if (args.n_best or 0) > args.beam:
         raise AnnotatedError(f"--n-best {args.n_best}: le ipotesi sono {args.beam}. Alza --beam.")
@@ -623,7 +626,7 @@ def _translate(args: argparse.Namespace) -> None:
         for line in lines:
             _print(line)
 
-# %% ../book/90_riga_di_comando.ipynb #19e25c9b
+# %% ../book/90_riga_di_comando.ipynb #f39df8ea
 def _add_decoding(p: argparse.ArgumentParser) -> None:
     "Le opzioni di chi traduce."
     add = p.add_argument
@@ -643,17 +646,18 @@ def _add_translate(commands: Any) -> None:
     p = commands.add_parser("translate", help="traduce una frase, un file o lo standard input")
     add = p.add_argument
     add("text", nargs="?", metavar="FRASE", help="la frase da tradurre; senza, legge lo standard input")
-    add("--input", type=Path, metavar="FILE", help="traduce un file, una frase per riga (anche .xz)")
+    add("--input", type=Path, metavar="FILE", help="traduce un file, una frase per riga (anche .xz o .gz)")
     add("--output", type=Path, metavar="FILE", help="scrive qui invece che sullo standard output")
     ranked = "di ogni frase le N ipotesi migliori: riga, punteggio e testo, separati da tabulazioni"
     add("--n-best", type=_positive, metavar="N", help=ranked)
     p.set_defaults(run=_translate)
     _add_decoding(p)
 
-# %% ../book/90_riga_di_comando.ipynb #96c4203d
+# %% ../book/90_riga_di_comando.ipynb #c15a7104
 def _evaluate(args: argparse.Namespace) -> None:
     _check_output(args.output, args.pairs)
-    pairs = list(read_pairs(args.pairs))
+    _check_output(args.output, args.target)
+    pairs = list(read_parallel(args.pairs, args.target) if args.target else read_pairs(args.pairs))
     model, tokenizer = _model(args)
     limit, encoded = model.config.max_len, tokenizer.encode([pair.source for pair in pairs])
     fits = [0 < len(ids) < limit for ids in encoded]  # fine compresa
@@ -677,15 +681,21 @@ def _evaluate(args: argparse.Namespace) -> None:
         if file:  # una riga per coppia: vuota, se la coppia è scartata
             texts = iter(hypotheses)
             file.writelines(f"{next(texts) if fit else ''}\n".encode() for fit in fits)
-    _print(one_line(f"{args.pairs}: {len(pairs)} frasi, beam {args.beam}, alfa {args.alpha}"))
-    _print(str(evaluate(hypotheses, [pair.target for pair in pairs], args.tokenize)))
+    scores = evaluate(hypotheses, [pair.target for pair in pairs], args.tokenize)
+    if args.json:
+        how = {"file": str(args.pairs), "sentences": len(pairs), "model": args.model}
+        _print(json.dumps(how | {"beam": args.beam, "alpha": args.alpha} | asdict(scores)))
+    else:
+        _print(one_line(f"{args.pairs}: {len(pairs)} frasi, beam {args.beam}, alfa {args.alpha}"))
+        _print(str(scores))
 
-# %% ../book/90_riga_di_comando.ipynb #fbe1d957
+# %% ../book/90_riga_di_comando.ipynb #b1118c8b
 def _add_evaluate(commands: Any) -> None:
     p = commands.add_parser("evaluate", help="traduce un file di coppie e misura BLEU e chrF")
-    p.add_argument(
-        "pairs", type=Path, metavar="FILE.tsv", help="tre colonne: fonte, frase, traduzione (anche .xz)"
-    )
+    columns = "tre colonne: fonte, frase, traduzione (anche .xz o .gz); o le sole frasi, una per riga"
+    p.add_argument("pairs", type=Path, metavar="FILE", help=columns)
+    p.add_argument("target", type=Path, nargs="?", metavar="TRADUZIONI", help="le loro traduzioni")
+    p.add_argument("--json", action="store_true", help="le misure in una riga JSON, per un altro programma")
     lines = "scrive qui le traduzioni, una riga per coppia"
     p.add_argument("--output", type=Path, metavar="FILE", help=lines)
     words = "come BLEU divide le parole (predefinita: 13a; per il cinese zh, o char)"
@@ -758,7 +768,7 @@ def _prepare(args: argparse.Namespace) -> None:
     shape, pieces, steps = next(row[1:] for row in _ENOUGH if written.train <= row[0])
     _say(f"Ora: annotated train --data {quote(str(args.out))} --config {shape} --vocab-size {pieces}{steps}")
 
-# %% ../book/90_riga_di_comando.ipynb #64f081e6
+# %% ../book/90_riga_di_comando.ipynb #d2911de5
 def _add_export(commands: Any) -> None:
     p = commands.add_parser("export", help="scrive un modello per altri programmi, o da pubblicare")
     add = p.add_argument
@@ -775,7 +785,7 @@ def _add_export(commands: Any) -> None:
 def _add_prepare(commands: Any) -> None:
     p = commands.add_parser("prepare", help="fa di due file paralleli una cartella per train")
     add = p.add_argument
-    add("source", type=Path, metavar="FILE", help="le frasi di partenza, una per riga (anche .xz)")
+    add("source", type=Path, metavar="FILE", help="le frasi di partenza, una per riga (anche .xz o .gz)")
     add("target", type=Path, metavar="FILE", help="le traduzioni, nello stesso ordine")
     files = "dove scrivere train.tsv, valid.tsv e test.tsv"
     add("--out", type=_folder, required=True, metavar="CARTELLA", help=files)

@@ -246,9 +246,9 @@ def download(
     pairs = _read(corpus, "train", source)
     return _write(name.split("-")[0], out, held_out, lotteries, pairs, total, progress)
 
-# %% ../book/91_corpora.ipynb #e0550df4
+# %% ../book/91_corpora.ipynb #0cfd62cd
 def prepare(
-    source: str | Path,  # le frasi di partenza, una per riga, UTF-8 (anche .xz)
+    source: str | Path,  # le frasi di partenza, una per riga, UTF-8 (anche .xz o .gz)
     target: str | Path,  # le traduzioni, nello stesso ordine
     out: str | Path,  # la cartella dove scrivere train.tsv, valid.tsv e test.tsv
     held_out: int | None = None,  # coppie di validazione, e di prova; None = un ventesimo, al più 2000

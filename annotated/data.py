@@ -4,16 +4,18 @@
 
 # %% auto #0
 __all__ = ['LINE_LIMIT', 'FORMAT', 'Batch', 'pad', 'Corpus', 'Pair', 'encode_pairs', 'make_batches', 'decode_lines', 'read_lines',
-           'read_pairs', 'check_sources', 'DataFolder', 'find_data', 'digest', 'load_corpus']
+           'read_pairs', 'read_parallel', 'check_sources', 'DataFolder', 'find_data', 'digest', 'load_corpus']
 
-# %% ../book/12_dati.ipynb #d47935c9
+# %% ../book/12_dati.ipynb #f18a96c3
+import gzip
 import hashlib
 import json
 import lzma
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
-from itertools import count, islice
+from itertools import count, islice, zip_longest
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -142,7 +144,7 @@ def make_batches(
         batches.append(order[start:])
     return [batches[i] for i in rng.permutation(len(batches))]
 
-# %% ../book/12_dati.ipynb #26501f23
+# %% ../book/12_dati.ipynb #8e3a0f2f
 LINE_LIMIT = 1_000_000  # byte: nessuna frase è così lunga, e ciò che non è testo non riempie la memoria
 
 
@@ -163,7 +165,7 @@ def decode_lines(
         except UnicodeDecodeError as error:
             if number == 1 and line.startswith(b"\x1f\x8b"):
                 told = f"{name}: è compresso con gzip"
-                raise AnnotatedError(f"{told}. Scompattalo, o usa .xz.") from error
+                raise AnnotatedError(f"{told}. Scompattalo, o chiamalo .gz.") from error
             raise AnnotatedError(
                 f"{name}, riga {number}: non è UTF-8. Riconvertila (per esempio con iconv)."
             ) from error
@@ -176,34 +178,31 @@ def decode_lines(
             )
         yield text.rstrip("\r\n")
 
-# %% ../book/12_dati.ipynb #387c3a43
+# %% ../book/12_dati.ipynb #43e21e53
 def read_lines(
-    path: str | Path,  # un file di testo UTF-8, anche compresso (.xz)
+    path: str | Path,  # un file di testo UTF-8, anche compresso (.xz o .gz)
 ) -> Iterator[str]:  # le righe, senza il fine riga
     """Legge un file riga per riga, tenendone in memoria una sola.
 
     Solleva `AnnotatedError`, con file e riga, se il file manca, non è un file normale, è troncato
     o non è testo UTF-8.
     """
-    number = 0
-    try:
-        with (
-            open_input(path) as raw,
-            lzma.LZMAFile(raw) if Path(path).suffix == ".xz" else nullcontext(raw) as file,
-        ):
+    number, suffix = 0, Path(path).suffix
+    unpacked: dict[str, Any] = {".xz": lzma.open, ".gz": gzip.open}
+    with open_input(path) as raw, unpacked.get(suffix, nullcontext)(raw) as file:
+        try:
             for number, line in enumerate(decode_lines(file, path), 1):
                 yield line
-    except (lzma.LZMAError, EOFError) as error:
-        raise AnnotatedError(
-            f"{path}, dopo la riga {number}: archivio .xz troncato o rovinato. Scaricalo di nuovo."
-        ) from error
+        except (lzma.LZMAError, gzip.BadGzipFile, zlib.error, EOFError) as error:
+            told = f"{path}, dopo la riga {number}: archivio {suffix} troncato o rovinato"
+            raise AnnotatedError(f"{told}. Scaricalo di nuovo.") from error
 
-# %% ../book/12_dati.ipynb #b80962b1
+# %% ../book/12_dati.ipynb #3494d72d
 def read_pairs(
     path: str | Path,  # tre colonne separate da tabulazione: fonte, frase, traduzione
     repeat: dict[str, float] | None = None,  # quante volte ogni coppia di una fonte; 0,5 = una sì e una no
 ) -> Iterator[Pair]:
-    "Legge le coppie di un file `.tsv` o `.tsv.xz`; `AnnotatedError`, con la riga, se una è malformata."
+    "Legge le coppie di un file `.tsv`, anche compresso; `AnnotatedError`, con la riga, se una è malformata."
     number, seen = 0, Counter[str]()
     for number, line in enumerate(read_lines(path), 1):
         columns = line.split("\t")
@@ -220,6 +219,15 @@ def read_pairs(
         yield from [pair] * (int(seen[source] * times) - int((seen[source] - 1) * times))
     if not number:
         raise AnnotatedError(f"{path}: il file è vuoto. Servono righe «fonte, frase, traduzione».")
+
+# %% ../book/12_dati.ipynb #e171f9b6
+def read_parallel(source: str | Path, target: str | Path) -> Iterator[Pair]:
+    "Le coppie di due file, riga per riga; `AnnotatedError` se uno finisce prima dell'altro."
+    for number, (s, t) in enumerate(zip_longest(read_lines(source), read_lines(target))):
+        if s is None or t is None:
+            short = source if s is None else target
+            raise AnnotatedError(f"{short}: finisce dopo {number} righe, l'altro no. Cerca dove si sfasano.")
+        yield Pair(s.strip(), t.strip())
 
 # %% ../book/12_dati.ipynb #806fecca
 def check_sources(files: Iterable[Path], repeat: dict[str, float]) -> None:

@@ -57,7 +57,7 @@ def _take(x: Tensor, indices: Tensor) -> Tensor:
     "Le ipotesi `indices` (A, n) di `x`, (A, m) o (A, m, lunghezza)."
     return x.gather(1, indices) if x.ndim == 2 else x.gather(1, indices[:, :, None].expand(-1, -1, x.size(2)))
 
-# %% ../book/16_decodifica.ipynb #339f1c04
+# %% ../book/16_decodifica.ipynb #25bfef59
 class _Finished:
     "Di ogni frase, le K migliori ipotesi già chiuse."
 
@@ -94,11 +94,11 @@ MAX_BEAM, MAX_ALPHA = 1000, 10  # oltre, la memoria finisce e le potenze non son
 
 def _check_search(beam: int, alpha: float, extra: int = 0) -> None:
     if not is_count(beam, MAX_BEAM):
-        raise AnnotatedError(f"beam = {beam}: le ipotesi vanno da 1 a {MAX_BEAM}.")
+        raise AnnotatedError(f"beam = {beam!r}: serve un intero da 1 a {MAX_BEAM}.")
     if not 0 <= alpha <= MAX_ALPHA:  # NaN non supera nessun confronto
         raise AnnotatedError(f"alpha = {alpha}: serve un numero fra 0 e {MAX_ALPHA}.")
-    if extra < 0:
-        raise AnnotatedError(f"extra = {extra}: serve un numero di pezzi, da 0 in su.")
+    if not is_count(extra + 1):
+        raise AnnotatedError(f"extra = {extra}: serve un intero, da 0 in su.")
 
 # %% ../book/16_decodifica.ipynb #8e21e139
 @without_dropout

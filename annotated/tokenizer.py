@@ -51,7 +51,7 @@ def _explain(error: str, vocab_size: int) -> str:
         advice = f"al più {limit[1]}" if limit else "meno"
     return f"{what}: chiedine {advice} (--vocab-size)."
 
-# %% ../book/11_tokenizzazione.ipynb #1b320413
+# %% ../book/11_tokenizzazione.ipynb #4ceec47f
 _APOSTROPHES = str.maketrans("’ʼ´", "'''")  # come li scrivono telefoni e programmi di scrittura
 
 
@@ -84,7 +84,7 @@ class Tokenizer:
         return self._processor.encode(plain, num_threads=-1)
 
     def decode(self, ids: list[list[int]]) -> list[str]:
-        "Da più frasi in pezzi al testo; riempitivo, inizio e fine spariscono, uno sconosciuto diventa «⁇»."
+        "Da liste di indici a frasi; riempitivo, inizio e fine spariscono, uno sconosciuto diventa «⁇»."
         if ids and isinstance(ids[0], int):
             raise AnnotatedError("serve una lista di frasi in pezzi, non una frase sola. Scrivi [pezzi].")
         return self._processor.decode(ids) if ids else []

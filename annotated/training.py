@@ -43,12 +43,15 @@ from .optim import make_optimizer, noam, translation_loss
 from .tokenizer import Tokenizer
 from .transformer import Transformer, is_count, is_number, without_dropout
 
-# %% ../book/15_addestramento.ipynb #8552a401
+# %% ../book/15_addestramento.ipynb #5922a712
 def batch_stream(corpus: Corpus, max_tokens: int, seed: int, skip: int = 0) -> Iterator[Batch]:
     """I lotti, epoca dopo epoca e senza fine, ogni volta in un altro ordine; `skip` salta quelli già visti.
 
-    Con più processi rende la quota di questo: le frasi di ogni lotto si distribuiscono a turno.
+    Con più processi rende la quota di questo: le frasi di ogni lotto si distribuiscono a turno. Solleva
+    `AnnotatedError` se non c'è nessuna coppia.
     """
+    if not len(corpus):
+        raise AnnotatedError("nessuna coppia: non c'è di che fare un lotto.")
     rank, size = rank_and_size()
     for epoch in count():
         batches = make_batches(corpus.lengths, max_tokens, [seed, epoch])
@@ -85,7 +88,7 @@ def validation_loss(
     loss, tokens = sum_over_processes(totals).tolist()
     return loss / tokens
 
-# %% ../book/15_addestramento.ipynb #161e23c5
+# %% ../book/15_addestramento.ipynb #445e6765
 def mean_weights(weights: list[dict[str, Tensor]]) -> dict[str, Tensor]:
     "La media, tensore per tensore, di più `state_dict` della stessa forma (Vaswani 2017, §6.1)."
     return {name: torch.stack([w[name] for w in weights]).mean(dim=0) for name in weights[0]}
@@ -117,7 +120,8 @@ def averaged_model(
         return model
     save_tensors(_checkpoint(folder, step), model.state_dict(), {})
     steps = (p.stem.removeprefix("weights-") for p in folder.glob("weights-*.safetensors"))
-    saved = sorted(n for n in map(int, filter(str.isdecimal, steps)) if n <= step)
+    numbers = (n for n in map(int, filter(str.isdecimal, steps)) if n <= step)
+    saved = sorted(n for n in numbers if _checkpoint(folder, n).exists())  # i nomi scritti da noi
     recent = [n for n in saved if n == step or n % every == 0][-average:]
     averaged = copy.deepcopy(model)
     averaged.load_state_dict(mean_weights([read_weights(_checkpoint(folder, n)) for n in recent]))
@@ -125,7 +129,7 @@ def averaged_model(
         _checkpoint(folder, old).unlink()
     return averaged
 
-# %% ../book/15_addestramento.ipynb #e4bdb5fc
+# %% ../book/15_addestramento.ipynb #6e43490b
 @dataclass(frozen=True)
 class TrainingConfig:
     """Come si addestra; i valori predefiniti sono quelli di Base, tranne `max_tokens` (25.000 nell'articolo).
@@ -145,7 +149,7 @@ class TrainingConfig:
     precision: str = "fp32"  # dei prodotti di matrici: fp32, bf16 o fp16
     compiled: bool = False  # `torch.compile`
     tensorboard: bool = False  # scrive il diario anche per TensorBoard
-    seed: int = 1  # dell'ordine dei lotti; il dropout segue `torch.manual_seed`
+    seed: int = 1  # dell'ordine dei lotti; per il dropout c'è `torch.manual_seed`
 
     def __post_init__(self) -> None:
         for name in ("max_steps", "max_tokens", "warmup", "valid_every", "average", "patience"):

@@ -208,11 +208,10 @@ class LiveModel(PageFigure):
     def __repr__(self) -> str:
         return "traduttore nel browser"
 
-# %% ../book/88_nel_browser.ipynb #45bea64b
+# %% ../book/88_nel_browser.ipynb #8012e5cd
 def _languages(name: str) -> list[str]:
     "Le sigle delle due lingue, se le dice il nome del modello (`small-en-it`); se no, nessuna."
-    name = Path(name).name
-    name = "mini-en-it" if name == "mini" else name
+    name = "mini-en-it" if name == "mini" else Path(name).name
     return name.split("-")[-2:] if re.search(r"-[a-z]{2}-[a-z]{2}$", name) else []
 
 

@@ -357,6 +357,31 @@ def test_evaluation_keeps_the_translations(tmp_path: Path, capsys: pytest.Captur
     assert "tok:char" in capsys.readouterr().out
 
 
+def test_two_files_and_a_line_of_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    examples = generate(5, held_out=True)
+    for name, texts in (("en", [e.en for e in examples]), ("it", [e.it for e in examples])):
+        (tmp_path / name).write_text("\n".join(texts) + "\n", "utf-8")
+    (tmp_path / "p.tsv").write_text("".join(f"x\t{e.en}\t{e.it}\n" for e in examples), "utf-8")
+    told = []
+    for files in (["en", "it"], ["p.tsv"]):
+        assert main(["evaluate", "--model", "mini", "--json", *(str(tmp_path / file) for file in files)]) == 0
+        told.append(json.loads(capsys.readouterr().out))
+    assert told[0]["bleu"] == told[1]["bleu"] and told[0]["sentences"] == 5 and "version:" in told[0]["bleu_signature"]
+    (tmp_path / "it").write_text("una\n", "utf-8")
+    code = main(["evaluate", "--model", "mini", str(tmp_path / "en"), str(tmp_path / "it")])
+    assert_refused(code, capsys.readouterr().err, "it: finisce dopo 1 righe, l'altro no")
+
+
+def test_pairs_are_not_sentences_and_lines_are_not_a_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "test.tsv").write_text("x\tThe dog.\tIl cane.\n", "utf-8")
+    code = main(["translate", "--model", "mini", "--input", str(tmp_path / "test.tsv")])
+    assert_refused(code, capsys.readouterr().err, "test.tsv: è un file di coppie, non di frasi")
+    assert main(["translate", "--model", "mini", "The dog saw the car.\nThe cat saw the car.\n"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 2
+
+
 def test_a_language_the_vocabulary_cannot_write(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     for name in ("train", "valid"):
         rows = [f"x\tThe dog saw {i} cars.\tСобака видела {i} машин.\n" for i in range(20)]

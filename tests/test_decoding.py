@@ -61,7 +61,16 @@ def test_a_batch_equals_one_by_one(model: Transformer, src: Tensor, beam: int) -
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"beam": 0}, {"beam": 1001}, {"beam": 2.5}, {"extra": -1}, {"alpha": float("nan")}, {"alpha": -1.0}]
+    "wrong",
+    [
+        {"beam": 0},
+        {"beam": 1001},
+        {"beam": 2.5},
+        {"extra": -1},
+        {"extra": 2.5},
+        {"alpha": float("nan")},
+        {"alpha": -1.0},
+    ],
 )
 def test_bad_search(model: Transformer, src: Tensor, wrong: dict[str, Any]) -> None:
     with pytest.raises(AnnotatedError, match=next(iter(wrong))):

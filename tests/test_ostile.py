@@ -521,9 +521,19 @@ def test_text_in_utf16_without_a_mark(copy: Path, tmp_path: Path, capsys: Captur
 
 
 def test_the_wrong_compression(copy: Path, tmp_path: Path, capsys: Capture) -> None:
-    (tmp_path / "frasi.gz").write_bytes(gzip.compress(TEXT[0].encode()))
-    code = main(["translate", "--model", str(copy), "--input", str(tmp_path / "frasi.gz")])
-    assert_refused(code, capsys.readouterr().err, "frasi.gz: è compresso con gzip. Scompattalo, o usa .xz.")
+    (tmp_path / "frasi.txt").write_bytes(gzip.compress(TEXT[0].encode()))
+    code = main(["translate", "--model", str(copy), "--input", str(tmp_path / "frasi.txt")])
+    assert_refused(code, capsys.readouterr().err, "frasi.txt: è compresso con gzip. Scompattalo, o chiamalo .gz.")
+
+
+def test_gzip_as_xz(copy: Path, tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "frasi.gz").write_bytes(gzip.compress(b"The dog.\nThe cat.\n"))
+    assert [*read_lines(tmp_path / "frasi.gz")] == ["The dog.", "The cat."]
+    for name, row, spoiled in (("corto", 9, gzip.compress(b"The dog.\n" * 9)[:-9]), ("falso", 0, b"The dog.\n")):
+        (tmp_path / f"{name}.gz").write_bytes(spoiled)
+        code = main(["translate", "--model", str(copy), "--input", str(tmp_path / f"{name}.gz")])
+        told = f"{name}.gz, dopo la riga {row}: archivio .gz troncato o rovinato"
+        assert_refused(code, capsys.readouterr().err, told)
 
 
 def test_nothing_to_evaluate() -> None:

@@ -26,7 +26,15 @@ from annotated.engine import Objective, train_step, train_step_in_memory, vocabu
 from annotated.optim import translation_loss
 from annotated.study.microlingua import generate
 from annotated.tokenizer import Tokenizer
-from annotated.training import TrainingConfig, averaged_model, check_folder, make_optimizer, train, validation_loss
+from annotated.training import (
+    TrainingConfig,
+    averaged_model,
+    batch_stream,
+    check_folder,
+    make_optimizer,
+    train,
+    validation_loss,
+)
 from conftest import SHAPE, Setting, read_log
 
 SHORT = TrainingConfig(max_steps=40, max_tokens=256, warmup=20, valid_every=5, average=3)
@@ -262,16 +270,24 @@ def test_a_stop_between_two_checkpoints_does_not_change_the_mean(setting: Settin
 
 
 def test_the_mean_is_of_the_last_steps_and_of_nothing_else(setting: Setting, tmp_path: Path) -> None:
-    tokenizer, _, validation = setting
-    model = Transformer(Config(tokenizer.vocab_size, **SHAPE))
-    save_tensors(tmp_path / "weights-0000100-copia.safetensors", model.state_dict(), {})  # un file d'altri
+    model = Transformer(Config(setting[0].vocab_size, **SHAPE))
+    for other in ("weights-0000100-copia", "weights-50"):  # file d'altri
+        save_tensors(tmp_path / f"{other}.safetensors", model.state_dict(), {})
     for step, value in ((9_999_000, 1.0), (10_000_000, 3.0)):  # sette cifre, poi otto
         for parameter in model.parameters():
             parameter.data.fill_(value)
         mean = averaged_model(tmp_path, model, step, 2)
     assert all((p == 2.0).all() for p in mean.parameters())
+
+
+def test_no_pairs_no_measure(setting: Setting) -> None:
+    tokenizer, _, validation = setting
+    empty = Corpus(validation.tokens[:0], validation.offsets[:1])
+    assert make_batches(empty.lengths, 256, 0) == []
     with pytest.raises(AnnotatedError, match="^nessuna coppia"):
-        validation_loss(model, Corpus(validation.tokens[:0], validation.offsets[:1]), 256)
+        validation_loss(Transformer(Config(tokenizer.vocab_size, **SHAPE)), empty, 256)
+    with pytest.raises(AnnotatedError, match="^nessuna coppia"):
+        next(batch_stream(empty, 256, 0))
 
 
 @pytest.mark.parametrize(

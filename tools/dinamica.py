@@ -12,7 +12,8 @@ si sceglie lo sguardo (testa e posto da cui guarda) con il t più alto, e lo sca
 più alto; le loro curve si leggono sull'altra metà. Lo scarto di una frase è in media con quello della gemella,
 e gli sguardi ciechi per costruzione non si scelgono. Una curva «sale» alla prima di due misure di fila sopra
 la metà della sua altezza finale (gli accordi si contano da 0,5). Contano le categorie in cui, sull'altra metà,
-lo sguardo (o lo scambio) scelto batte i segni sorteggiati (p < 0,05). Fra testa e
+lo sguardo (o lo scambio) scelto batte i segni sorteggiati (p < 0,05); non, e l'abbiamo corretto
+dopo aver guardato, se all'ultimo passo è a zero o sotto. Fra testa e
 capacità viene prima quella che sale prima, se l'intervallo al 95 % della differenza media, ripescando gli
 addestramenti, sta tutto da una parte; altrimenti non si sa. Il conto lo fanno `rises`, `delays` e `verdict`,
 nell'appendice «Una testa che nasce».

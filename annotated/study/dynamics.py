@@ -14,9 +14,9 @@ from torch import Tensor
 
 from .coreference import bootstrap
 
-# %% ../../book/82_una_testa_che_nasce.ipynb #35656ea8
+# %% ../../book/82_una_testa_che_nasce.ipynb #ea1d5682
 def rises(curve: Sequence[float], floor: float = 0.0, part: float = 0.5) -> int:
-    "A quale misura la curva passa `part` dell'altezza finale, per due volte di fila."
+    "A quale misura la curva passa `part` dell'altezza finale, due volte di fila; l'ultima, se non è salita."
     height = torch.tensor(curve) - floor
     if height[-1] <= 0:
         return len(curve) - 1  # alla fine non è salita

@@ -63,7 +63,7 @@ class AttentionMap:
                 f"{self.kind}: ogni riga di pesi dev'essere una distribuzione, non negativa e di somma 1."
             )
 
-# %% ../../book/20_vedere.ipynb #618450c8
+# %% ../../book/20_vedere.ipynb #1978ecc7
 def attention_maps(
     model: Transformer,
     tokenizer: Tokenizer,
@@ -92,7 +92,7 @@ def read_attention(
 
     Nel decoder e nella cross-attention la riga i è il passo che scrive il pezzo i; le
     chiavi del decoder cominciano con `<s>`. Il dropout è spento. Solleva
-    `AnnotatedError` se una frase è vuota o troppo lunga.
+    `AnnotatedError` se una frase è vuota o troppo lunga, o se il modello non scrive nulla.
     """
     limit, device = model.config.max_len, next(model.parameters()).device
     [src] = encode_sources(tokenizer, [source], limit, "frase")
