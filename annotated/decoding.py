@@ -57,7 +57,7 @@ def _take(x: Tensor, indices: Tensor) -> Tensor:
     "Le ipotesi `indices` (A, n) di `x`, (A, m) o (A, m, lunghezza)."
     return x.gather(1, indices) if x.ndim == 2 else x.gather(1, indices[:, :, None].expand(-1, -1, x.size(2)))
 
-# %% ../book/16_decodifica.ipynb #25bfef59
+# %% ../book/16_decodifica.ipynb #cd5a4fcf
 class _Finished:
     "Di ogni frase, le K migliori ipotesi già chiuse."
 
@@ -92,15 +92,14 @@ class _Finished:
 MAX_BEAM, MAX_ALPHA = 1000, 10  # oltre, la memoria finisce e le potenze non sono più numeri
 
 
-def _check_search(beam: int, alpha: float, extra: int = 0) -> None:
+def _check_search(beam: int, alpha: float) -> None:
     if not is_count(beam, MAX_BEAM):
         raise AnnotatedError(f"beam = {beam!r}: serve un intero da 1 a {MAX_BEAM}.")
     if not 0 <= alpha <= MAX_ALPHA:  # NaN non supera nessun confronto
         raise AnnotatedError(f"alpha = {alpha}: serve un numero fra 0 e {MAX_ALPHA}.")
-    if not is_count(extra + 1):
-        raise AnnotatedError(f"extra = {extra}: serve un intero, da 0 in su.")
 
-# %% ../book/16_decodifica.ipynb #8e21e139
+
+# %% ../book/16_decodifica.ipynb #30478607
 @without_dropout
 @torch.inference_mode()
 def beam_search(
@@ -108,14 +107,14 @@ def beam_search(
     src: Tensor,  # frasi di partenza chiuse da EOS, (B, S)
     beam: int = 4,  # K: ipotesi tenute per frase; 1 = greedy
     alpha: float = 0.6,  # esponente di `length_penalty`
-    extra: int = 50,  # la traduzione ha al più `extra` pezzi oltre quelli della partenza
+    extra: int = 50,  # la traduzione ha al più `extra` pezzi oltre quelli della partenza; se è negativo, in meno
 ) -> list[list[Hypothesis]]:  # per ogni frase le ipotesi finite, dalla migliore
-    "Beam search (§6.1) su un lotto; `AnnotatedError` se `beam`, `alpha` o `extra` sono fuori misura."
-    _check_search(beam, alpha, extra)
+    "Beam search (Vaswani 2017, §6.1) su un lotto; `AnnotatedError` se `beam` o `alpha` sono fuori misura."
+    _check_search(beam, alpha)
     (B, _), K, device = src.shape, beam, src.device
     memory, memory_mask = model.encode(src)
     memory = [(k.contiguous(), v.contiguous()) for k, v in memory]  # in fila, una volta per tutte
-    limits = ((src != PAD).sum(dim=1) + extra).clamp(max=model.config.max_len)  # (B,)
+    limits = ((src != PAD).sum(dim=1) + extra).clamp(1, model.config.max_len)  # (B,)
     L = int(limits.max())
     penalty = torch.tensor([length_penalty(n, alpha) for n in range(L + 1)], device=device)
     caches, finished = [KVCache(L) for _ in memory], _Finished(B, K, L, device)

@@ -66,8 +66,6 @@ def test_a_batch_equals_one_by_one(model: Transformer, src: Tensor, beam: int) -
         {"beam": 0},
         {"beam": 1001},
         {"beam": 2.5},
-        {"extra": -1},
-        {"extra": 2.5},
         {"alpha": float("nan")},
         {"alpha": -1.0},
     ],
@@ -75,6 +73,10 @@ def test_a_batch_equals_one_by_one(model: Transformer, src: Tensor, beam: int) -
 def test_bad_search(model: Transformer, src: Tensor, wrong: dict[str, Any]) -> None:
     with pytest.raises(AnnotatedError, match=next(iter(wrong))):
         beam_search(model, src, **wrong)
+
+
+def test_less_than_one_piece_is_one(model: Transformer, src: Tensor) -> None:
+    assert [h[0].ids for h in beam_search(model, src, extra=-50)] == [[]] * len(src)  # resta il posto per la fine
 
 
 def test_length_limit(model: Transformer, src: Tensor) -> None:
