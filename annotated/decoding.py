@@ -99,7 +99,7 @@ def _check_search(beam: int, alpha: float) -> None:
         raise AnnotatedError(f"alpha = {alpha}: serve un numero fra 0 e {MAX_ALPHA}.")
 
 
-# %% ../book/16_decodifica.ipynb #30478607
+# %% ../book/16_decodifica.ipynb #d1106be4
 @without_dropout
 @torch.inference_mode()
 def beam_search(
@@ -107,7 +107,7 @@ def beam_search(
     src: Tensor,  # frasi di partenza chiuse da EOS, (B, S)
     beam: int = 4,  # K: ipotesi tenute per frase; 1 = greedy
     alpha: float = 0.6,  # esponente di `length_penalty`
-    extra: int = 50,  # la traduzione ha al più `extra` pezzi oltre quelli della partenza; se è negativo, in meno
+    extra: int = 50,  # la traduzione ha al più `extra` pezzi più della partenza; negativo: in meno
 ) -> list[list[Hypothesis]]:  # per ogni frase le ipotesi finite, dalla migliore
     "Beam search (Vaswani 2017, §6.1) su un lotto; `AnnotatedError` se `beam` o `alpha` sono fuori misura."
     _check_search(beam, alpha)
