@@ -215,6 +215,10 @@ def test_log_probs_like_one_sentence_at_a_time() -> None:
         src, tgt = ([*ids, EOS] for ids in tokenizer.encode([source, target]))
         logits = model(torch.tensor([src]), torch.tensor([[BOS, *tgt[:-1]]]))[0].log_softmax(-1)
         torch.testing.assert_close(value, logits[range(len(tgt)), tgt].sum(), atol=1e-4, rtol=1e-4)
+    assert log_probs(model, tokenizer, [], []).shape == (0,)
+    for wrong in (("abc", "xyz"), (sources, targets[:-1]), (sources, ["", *targets[1:]]), (["a " * 90], ["il cane"])):
+        with pytest.raises(AnnotatedError):
+            log_probs(model, tokenizer, *wrong)
 
 
 def test_studies_silence_the_dropout() -> None:

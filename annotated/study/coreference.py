@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Probe', 'log_probs', 'agreement', 'group_means', 'bootstrap', 'share', 'piece_mask', 'Reading', 'read_probe', 'noun_masses', 'gap', 'Search', 'search', 'halves', 'choose_and_report', 'PROBES', 'table', 'read_probes', 'microlingua_probes']
 
-# %% ../../book/21_it_animal.ipynb #5d674868
+# %% ../../book/21_it_animal.ipynb #0f7c5bd4
 import re
 from collections.abc import Hashable, Sequence
 from itertools import compress
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from ..common import BOS, EOS, PAD, AnnotatedError
 from ..data import pad
+from ..decoding import encode_sources
 from .microlingua import Noun
 from ..tokenizer import Tokenizer
 from ..transformer import Transformer, attention_weights, without_dropout
@@ -33,7 +34,7 @@ class Probe(NamedTuple):
     clue: str  # la parola inglese che lo decide
     nouns: tuple[Noun, Noun]  # nell'ordine della frase
 
-# %% ../../book/21_it_animal.ipynb #9bf188da
+# %% ../../book/21_it_animal.ipynb #361d1772
 @without_dropout
 @torch.inference_mode()
 def log_probs(
@@ -43,19 +44,20 @@ def log_probs(
     targets: Sequence[str],  # n traduzioni
     batch: int = 64,
 ) -> Tensor:  # (n,), in nat
-    "La log-probabilità di ogni traduzione, fine compresa (*teacher forcing*)."
-    if len(sources) != len(targets):
+    """La log-probabilità di ogni traduzione, fine compresa (*teacher forcing*).
+
+    Solleva `AnnotatedError` se frasi e traduzioni non sono altrettante, o se una è vuota o troppo lunga.
+    """
+    limit, device = model.config.max_len, next(model.parameters()).device
+    read = encode_sources(tokenizer, sources, limit, "frasi")
+    written = encode_sources(tokenizer, targets, limit, "traduzioni")
+    if len(read) != len(written):
         raise AnnotatedError(
-            f"{len(sources)} frasi e {len(targets)} traduzioni: "
-            "devono essere altrettante."
+            f"{len(read)} frasi e {len(written)} traduzioni: devono essere altrettante."
         )
-    totals, device = [], next(model.parameters()).device
-    for start in range(0, len(sources), batch):
-        rows = slice(start, start + batch)
-        src, tgt = (
-            [[*ids, EOS] for ids in tokenizer.encode(list(texts[rows]))]
-            for texts in (sources, targets)
-        )
+    totals = [torch.zeros(0)]
+    for start in range(0, len(read), batch):
+        src, tgt = (ids[start : start + batch] for ids in (read, written))
         tgt_in, tgt_out = (
             pad([BOS, *ids[:-1]] for ids in tgt).to(device),
             pad(tgt).to(device),
