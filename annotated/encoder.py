@@ -65,7 +65,7 @@ class Encoder(nn.Module):
             x = layer(x, mask)
         return self.norm(x)
 
-# %% ../book/07_encoder.ipynb #4dcdada6
+# %% ../book/07_encoder.ipynb #cf9ee8a1
 @contextmanager
 def recorded_weights(module: nn.Module) -> Iterator[list[Tensor]]:
     """I pesi di ogni attenzione che lavora in `module` finché dura il blocco `with`.
@@ -76,10 +76,12 @@ def recorded_weights(module: nn.Module) -> Iterator[list[Tensor]]:
     ours = get_ident()
 
     def record(
-        attention: MultiHeadAttention, args: tuple[Any, ...], options: dict[str, Any]
+        attention: MultiHeadAttention,
+        args: tuple[Any, ...],
+        options: dict[str, Any] | None = None,  # a un altro thread può non arrivare
     ) -> None:
         if get_ident() == ours:  # un altro thread può usare lo stesso modello
-            weights.append(attention.weights(*args, **options))
+            weights.append(attention.weights(*args, **(options or {})))
 
     hooks = [
         part.register_forward_pre_hook(record, with_kwargs=True)
