@@ -73,6 +73,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                'annotated.cli._processes': ('riga_di_comando.html#_processes', 'annotated/cli.py'),
                                'annotated.cli._rate': ('riga_di_comando.html#_rate', 'annotated/cli.py'),
                                'annotated.cli._repetition': ('riga_di_comando.html#_repetition', 'annotated/cli.py'),
+                               'annotated.cli._resuming': ('riga_di_comando.html#_resuming', 'annotated/cli.py'),
                                'annotated.cli._save_options': ('riga_di_comando.html#_save_options', 'annotated/cli.py'),
                                'annotated.cli._saved_options': ('riga_di_comando.html#_saved_options', 'annotated/cli.py'),
                                'annotated.cli._say': ('riga_di_comando.html#_say', 'annotated/cli.py'),

@@ -160,13 +160,17 @@ def _precision(asked: str | None, device: torch.device) -> str:
         return asked or "fp32"
     return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp16"
 
-# %% ../book/90_riga_di_comando.ipynb #f54ed62b
+# %% ../book/90_riga_di_comando.ipynb #a9fe5c0b
 def _microlingua_pairs(n: int, seed: int = 0, held_out: bool = False) -> list[Pair]:
     return [Pair(example.en, example.it) for example in generate(n, seed, held_out)]
 
 
+def _resuming(args: argparse.Namespace, folder: Path) -> bool:
+    return bool(args.resume) and (folder / "state.safetensors").exists()
+
+
 def _vocabulary(args: argparse.Namespace, folder: Path, sentences: Iterator[str]) -> Tokenizer:
-    if args.resume and (folder / "state.safetensors").exists():
+    if _resuming(args, folder):
         return Tokenizer.load(folder / "tokenizer.model")
     _say(f"vocabolario: imparo {args.vocab_size} pezzi…")
     return Tokenizer.train(sentences, args.vocab_size, seed=args.seed)
@@ -176,15 +180,14 @@ def _corpus_vocabulary(
     args: argparse.Namespace, folder: Path, files: list[Path], repeat: dict[str, float]
 ) -> Tokenizer:
     "Come `_vocabulary`, ma ciò che ha imparato da questi file lo tiene da parte per la prossima volta."
-    if args.resume and (folder / "state.safetensors").exists():  # può venire da altri file
-        return Tokenizer.load(folder / "tokenizer.model")
     path = folder / "data" / f"{digest(files, args.vocab_size, args.seed, sorted(repeat.items()))}.model"
     with suppress(AnnotatedError):  # se manca o è rovinato, si rifà
         return Tokenizer.load(path)
     check_sources(files, repeat)
     sentences = (sentence for file in files for pair in read_pairs(file, repeat) for sentence in pair)
     tokenizer = _vocabulary(args, folder, sentences)
-    tokenizer.save(path)
+    if not _resuming(args, folder):  # quello di chi riprende può venire da altri file
+        tokenizer.save(path)
     return tokenizer
 
 # %% ../book/90_riga_di_comando.ipynb #315203cb
@@ -318,13 +321,13 @@ def _save_options(args: argparse.Namespace, folder: Path) -> None:
     with atomic_write(folder / "options.json") as file:
         file.write(json.dumps(_chosen(args), indent=1).encode())
 
-# %% ../book/90_riga_di_comando.ipynb #fe71f1ce
+# %% ../book/90_riga_di_comando.ipynb #9f0ccb35
 def _start(args: argparse.Namespace, folder: Path) -> tuple[Transformer | None, Tokenizer | None]:
     "Il modello da cui si parte, con il suo vocabolario, se c'è: di chi riprende conta solo la forma."
     state = folder / "state.safetensors"
     if not args.init:
         return None, None
-    if not (args.resume and state.exists()):
+    if not _resuming(args, folder):
         start, tokenizer = load_pretrained(args.init)
         if not args.grow:
             return start, tokenizer

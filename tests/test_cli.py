@@ -72,6 +72,9 @@ def test_a_refused_resume_teaches_no_vocabulary(tmp_path: Path, capsys: pytest.C
     (data / "train.tsv").write_text(lines.replace("the", "zebra"), "utf-8")
     assert train(data, folder, 8, "--resume") == 1
     assert {path.name for path in (folder / "data").glob("*.model")} == before
+    capsys.readouterr()
+    assert train(data, folder, 8, "--resume", "--repeat", "ignota=2") == 1
+    assert "ignota" in capsys.readouterr().err
 
 
 def test_resume_remembers_the_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
