@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['CORPORA', 'PublicCorpus', 'clean', 'normalize', 'Lottery', 'Written', 'download', 'prepare']
 
-# %% ../book/91_corpora.ipynb #0ccadf6f
+# %% ../book/91_corpora.ipynb #6d157428
 import hashlib
 import os
 import re
@@ -20,7 +20,7 @@ from typing import NamedTuple
 from tqdm import tqdm
 
 from .common import AnnotatedError, atomic_write, number, one_line
-from .data import Pair, read_lines
+from .data import Pair, read_lines, read_parallel
 
 # %% ../book/91_corpora.ipynb #7ac4d119
 class PublicCorpus(NamedTuple):
@@ -246,7 +246,7 @@ def download(
     pairs = _read(corpus, "train", source)
     return _write(name.split("-")[0], out, held_out, lotteries, pairs, total, progress)
 
-# %% ../book/91_corpora.ipynb #0cfd62cd
+# %% ../book/91_corpora.ipynb #b6cc4de8
 def prepare(
     source: str | Path,  # le frasi di partenza, una per riga, UTF-8 (anche .xz o .gz)
     target: str | Path,  # le traduzioni, nello stesso ordine
@@ -270,7 +270,7 @@ def prepare(
         raise AnnotatedError(f"{rows}. Devono corrispondersi: cerca dove si sfasano.")
     size = max(1, min(2000, first // 20)) if held_out is None else held_out
     _check(Path(out), size)
-    pairs = (Pair(clean(s), clean(t)) for s, t in zip(read_lines(source), read_lines(target), strict=True))
+    pairs = (Pair(*map(clean, pair)) for pair in read_parallel(source, target))
     lotteries = {"test": Lottery(size, seed), "valid": Lottery(size, seed)}
     # nel nome di un file può esserci di tutto, anche una tabulazione
     name = one_line(Path(source).name.split(".")[0])
