@@ -4,12 +4,12 @@
 
 # %% auto #0
 __all__ = ['MAX_BEAM', 'MAX_ALPHA', 'PRECISIONS', 'Hypothesis', 'length_penalty', 'best_continuations', 'beam_search',
-           'encode_sources', 'n_best', 'translate', 'quantize_rows', 'with_precision']
+           'encode_sources', 'n_best', 'translate', 'piece_scores', 'quantize_rows', 'with_precision']
 
-# %% ../book/16_decodifica.ipynb #479343d9
+# %% ../book/16_decodifica.ipynb #c26fe649
 import copy
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import torch
@@ -171,7 +171,21 @@ def encode_sources(
             )
     return encoded
 
-# %% ../book/16_decodifica.ipynb #c2f92b27
+# %% ../book/16_decodifica.ipynb #81ec6a6a
+def _room(model: Transformer, max_tokens: int | None) -> int:
+    "Le posizioni di un lotto: `max_tokens`, o quante ne regge il dispositivo del modello."
+    return max_tokens or (32_768 if next(model.parameters()).device.type == "cuda" else 4096)
+
+
+def _by_length(lengths: list[int], room: int) -> Iterator[list[int]]:
+    "Gli indici, dalla frase più lunga, a gruppi che riempiti occupano al più `room` posizioni."
+    order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
+    while order:
+        size = max(1, room // lengths[order[0]])
+        yield order[:size]
+        order = order[size:]
+
+
 def n_best(
     model: Transformer,
     tokenizer: Tokenizer,
@@ -191,14 +205,10 @@ def n_best(
     """
     _check_search(beam, alpha)
     device = next(model.parameters()).device
-    max_tokens = max_tokens or (32_768 if device.type == "cuda" else 4096)
     encoded = encode_sources(tokenizer, sentences, model.config.max_len, origin, first)
-    order = sorted(range(len(encoded)), key=lambda i: -len(encoded[i]))
     found: list[list[tuple[float, str]]] = [[]] * len(encoded)
     with tqdm(total=len(encoded), unit="frase", desc="traduzione", disable=not progress) as bar:
-        while order:
-            size = max(1, max_tokens // (beam * len(encoded[order[0]])))
-            chunk, order = order[:size], order[size:]
+        for chunk in _by_length([beam * len(ids) for ids in encoded], _room(model, max_tokens)):
             best = beam_search(model, pad(encoded[i] for i in chunk).to(device), beam, alpha)
             if not all(best):
                 told = "il modello non sa dare un punteggio alle parole: i suoi pesi sono rovinati"
@@ -224,6 +234,40 @@ def translate(
     "Di ogni frase l'ipotesi migliore: gli argomenti, e gli errori, sono quelli di `n_best`."
     found = n_best(model, tokenizer, sentences, beam, alpha, max_tokens, progress, origin, first)
     return [hypotheses[0][1] for hypotheses in found]
+
+# %% ../book/16_decodifica.ipynb #80150a25
+@without_dropout
+@torch.inference_mode()
+def piece_scores(
+    model: Transformer,
+    tokenizer: Tokenizer,
+    sources: Iterable[str],
+    targets: Iterable[str],  # altrettante traduzioni
+    max_tokens: int | None = None,  # posizioni di un lotto; None = 4096, su una GPU 32.768
+    progress: bool = False,  # mostra l'avanzamento
+) -> list[list[float]]:  # nello stesso ordine; di ogni traduzione un numero per pezzo, EOS compreso
+    """La log-probabilità, in nat, di ogni pezzo di traduzioni date (*teacher forcing*).
+
+    Solleva `AnnotatedError` se frasi e traduzioni non sono altrettante, o se una è vuota o troppo lunga.
+    """
+    device, limit = next(model.parameters()).device, model.config.max_len
+    read = encode_sources(tokenizer, sources, limit, "frasi")
+    written = encode_sources(tokenizer, targets, limit, "traduzioni")
+    if len(read) != len(written):
+        raise AnnotatedError(f"{len(read)} frasi e {len(written)} traduzioni: devono essere altrettante.")
+    lengths = [max(map(len, pair)) for pair in zip(read, written, strict=True)]
+    found: list[list[float]] = [[]] * len(read)
+    with tqdm(total=len(read), unit="coppia", desc="punteggio", disable=not progress) as bar:
+        for chunk in _by_length(lengths, _room(model, max_tokens)):
+            src = pad(read[i] for i in chunk).to(device)  # (B, S)
+            tgt_in = pad([BOS, *written[i][:-1]] for i in chunk).to(device)  # (B, T)
+            tgt_out = pad(written[i] for i in chunk).to(device)  # (B, T)
+            log_probs = model(src, tgt_in).float().log_softmax(dim=-1)  # (B, T, V)
+            scores = log_probs.gather(-1, tgt_out[..., None])[..., 0]  # (B, T)
+            for i, row in zip(chunk, scores.tolist(), strict=True):
+                found[i] = row[: len(written[i])]
+            bar.update(len(chunk))
+    return found
 
 # %% ../book/16_decodifica.ipynb #2980d04e
 def quantize_rows(

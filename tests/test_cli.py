@@ -21,8 +21,10 @@ import annotated
 from annotated import cli, load_pretrained
 from annotated.checkpoint import publish_model
 from annotated.cli import main
+from annotated.data import Pair, encode_pairs
 from annotated.study.microlingua import generate
 from annotated.tokenizer import Tokenizer
+from annotated.training import validation_loss
 from conftest import PAIRS, TEXT, assert_refused, read_log, write_data
 
 ANNOTATED = str(Path(sys.executable).with_name("annotated"))  # il comando installato
@@ -191,6 +193,31 @@ def test_evaluate_tells_what_the_model_never_writes(
     path.write_text(f"{PAIRS[0]}\np\tThe dog ran.\tL’animale corse…\n", "utf-8")
     assert main(["evaluate", "--model", str(model), "--beam", "1", str(path)]) == 0
     assert f"{path}: 1 traduzioni hanno segni" in capsys.readouterr().err
+
+
+def test_score_is_the_loss_of_each_pair(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, long = tmp_path / "prova.tsv", "p\tA dog.\t" + "cane " * 100
+    path.write_text("\n".join([PAIRS[0], long, PAIRS[1]]) + "\n", "utf-8")
+    assert main(["score", "--model", str(model), str(path)]) == 0
+    told = capsys.readouterr()
+    network, tokenizer = load_pretrained(str(model))
+    for pair, line in zip(PAIRS, told.out.splitlines()[::2], strict=False):
+        corpus = encode_pairs([Pair(*pair.split("\t")[1:])], tokenizer, 64)
+        total, pieces = line.split("\t")
+        expected = float(validation_loss(network, corpus, 4096))
+        assert -float(total) / int(pieces) == pytest.approx(expected, abs=1e-4)
+    assert told.out.splitlines()[1] == "" and "scartate 1 coppie, vuote o più lunghe di 64 pezzi (righe 2)" in told.err
+    for n, side in ((1, "en"), (2, "it")):
+        rows = [line.split("\t")[n] for line in PAIRS[:2]]
+        (tmp_path / side).write_text("\n".join(rows) + "\n", "utf-8")
+    assert main(["score", "--pieces", "--model", str(model), str(tmp_path / "en"), str(tmp_path / "it")]) == 0
+    for line, summed in zip(capsys.readouterr().out.splitlines(), told.out.splitlines()[::2], strict=True):
+        scores = [float(piece.rpartition(":")[2]) for piece in line.split(" ")]
+        assert sum(scores) == pytest.approx(float(summed.split("\t")[0]), abs=1e-2)
+    path.write_text(f"{PAIRS[0]}\nsolo una colonna\n", "utf-8")
+    assert main(["score", "--model", str(model), str(path)]) == 1
+    wrong = capsys.readouterr()
+    assert "riga 2" in wrong.err and not wrong.out
 
 
 def test_prepare_suggests_a_shape(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

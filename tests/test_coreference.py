@@ -11,6 +11,7 @@ from torch import Tensor
 from annotated import AnnotatedError, Config, Transformer, load_pretrained
 from annotated.common import BOS, EOS
 from annotated.data import Pair, encode_pairs
+from annotated.decoding import piece_scores
 from annotated.study.coreference import (
     PROBES,
     agreement,
@@ -19,7 +20,6 @@ from annotated.study.coreference import (
     gap,
     group_means,
     halves,
-    log_probs,
     microlingua_probes,
     noun_masses,
     piece_mask,
@@ -206,28 +206,13 @@ def test_masses_from_the_other_places(start: str) -> None:
                 torch.testing.assert_close(got[layer, :, n], row[:, mine].sum(-1))
 
 
-def test_log_probs_like_one_sentence_at_a_time() -> None:
-    model, tokenizer = load_pretrained("mini")
-    chosen = microlingua_probes(generate(4, seed=1, held_out=True))
-    sources, targets = [p.en for p in chosen], [p.it for p in chosen]
-    together = log_probs(model, tokenizer, sources, targets, batch=3)
-    for source, target, value in zip(sources, targets, together, strict=True):
-        src, tgt = ([*ids, EOS] for ids in tokenizer.encode([source, target]))
-        logits = model(torch.tensor([src]), torch.tensor([[BOS, *tgt[:-1]]]))[0].log_softmax(-1)
-        torch.testing.assert_close(value, logits[range(len(tgt)), tgt].sum(), atol=1e-4, rtol=1e-4)
-    assert log_probs(model, tokenizer, [], []).shape == (0,)
-    for wrong in (("abc", "xyz"), (sources, targets[:-1]), (sources, ["", *targets[1:]]), (["a " * 90], ["il cane"])):
-        with pytest.raises(AnnotatedError):
-            log_probs(model, tokenizer, *wrong)
-
-
 def test_studies_silence_the_dropout() -> None:
     model, tokenizer = load_pretrained("small-en-it")
     pairs = twins(tokenizer, read_probes()[:4])
     spot, [pair] = Stream("decoder", 0), [Pair(p.en, p.it) for p in read_probes()[:1]]
     corpus = encode_pairs([pair], tokenizer, 64)
     measures: list[Callable[[], Tensor]] = [
-        lambda: log_probs(model, tokenizer, [pair.source], [pair.target]),
+        lambda: torch.tensor(piece_scores(model, tokenizer, [pair.source], [pair.target])),
         lambda: torch.from_numpy(sentence_losses(model, corpus)),
         lambda: activations(model, pairs.source, pairs.target, [spot])[spot],
         lambda: margins(model, pairs),

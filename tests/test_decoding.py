@@ -12,7 +12,7 @@ from annotated.attention import attention, fast_attention
 from annotated.cli import _chunks
 from annotated.common import BOS, EOS, PAD, AnnotatedError
 from annotated.decoder import KVCache
-from annotated.decoding import Hypothesis, beam_search, length_penalty, with_precision
+from annotated.decoding import Hypothesis, beam_search, length_penalty, n_best, piece_scores, with_precision
 from annotated.study.microlingua import generate
 
 LENGTHS = (3, 9, 5, 9, 7)
@@ -167,6 +167,29 @@ def test_fewer_bits_translate_the_same(precision: str) -> None:
     found = translate(with_precision(mini, precision), tokenizer, [e.en for e in examples], beam=1)
     assert sum(a == e.it for a, e in zip(found, examples, strict=True)) >= 58
     assert {p.dtype for p in mini.parameters()} == {torch.float32}  # l'originale non si tocca
+
+
+def test_piece_scores_like_one_sentence_at_a_time() -> None:
+    mini, tokenizer = load_pretrained("mini")
+    examples = generate(6, seed=1, held_out=True)
+    sources, targets = [e.en for e in examples], [e.it for e in examples]
+    together = piece_scores(mini, tokenizer, sources, targets, max_tokens=60)
+    for source, target, row in zip(sources, targets, together, strict=True):
+        src, tgt = ([*ids, EOS] for ids in tokenizer.encode([source, target]))
+        logits = mini(torch.tensor([src]), torch.tensor([[BOS, *tgt[:-1]]]))[0].log_softmax(-1)
+        torch.testing.assert_close(torch.tensor(row), logits[range(len(tgt)), tgt], atol=1e-4, rtol=1e-4)
+    assert piece_scores(mini, tokenizer, [], []) == []
+    for wrong in (("abc", "xyz"), (sources, targets[:-1]), (sources, ["", *targets[1:]]), (["a " * 90], ["il cane"])):
+        with pytest.raises(AnnotatedError):
+            piece_scores(mini, tokenizer, *wrong)
+
+
+def test_piece_scores_add_up_to_the_score_of_the_search() -> None:
+    mini, tokenizer = load_pretrained("mini")
+    sources = [example.en for example in generate(20, seed=2, held_out=True)]
+    found = [hypotheses[0] for hypotheses in n_best(mini, tokenizer, sources, alpha=0.0)]
+    rows = piece_scores(mini, tokenizer, sources, [text for _, text in found])
+    assert [sum(row) for row in rows] == pytest.approx([score for score, _ in found], abs=1e-3)
 
 
 def test_a_file_is_read_a_chunk_at_a_time() -> None:
