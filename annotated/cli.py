@@ -249,11 +249,11 @@ def _processes(device: torch.device) -> Iterator[None]:
     finally:
         dist.destroy_process_group()
 
-# %% ../book/90_riga_di_comando.ipynb #4fa95f1b
+# %% ../book/90_riga_di_comando.ipynb #8feb5d19
 # ciò che decide un addestramento, con un valore d'esempio
 _OPTIONS: dict[str, Any] = RECIPES["corpus"].defaults() | {
     "config": "", "data": "", "init": "", "seed": 1, "repeat": [("", 1.0)], "patience": 1, "dropout": 0.1,
-    "norm_first": True, "grow": True, "precision": "", "compiled": True, "branch_scale": 1.0,
+    "norm_first": True, "grow": True, "precision": "", "compiled": True, "branch_scale": 1.0, "valid_bleu": 1,
 }  # fmt: skip
 
 
@@ -382,7 +382,7 @@ def _training_config(args: argparse.Namespace, device: torch.device) -> Training
     options |= {"precision": _precision(args.precision, device), "compiled": bool(args.compiled)}
     return TrainingConfig(**options)
 
-# %% ../book/90_riga_di_comando.ipynb #ccec9928
+# %% ../book/90_riga_di_comando.ipynb #7dba1252
 def _train(args: argparse.Namespace) -> None:
     _check_processes()
     if args.config and args.config.endswith(".json"):
@@ -432,8 +432,20 @@ def _train_in(folder: Path, device: torch.device, args: argparse.Namespace, conf
         _save_options(args, folder)  # prima: dicono di chi è una cartella in cui non c'è ancora altro
         tokenizer.save(folder / "tokenizer.model")
 
+    measure = _bleu_on(validation, tokenizer, args.valid_bleu) if args.valid_bleu else lambda _: {}
     with _processes(device):
-        train(model.to(device), tokenizer, training, validation, config, folder, bool(args.resume), begun)
+        train(
+            model.to(device), tokenizer, training, validation, config, folder, bool(args.resume), begun,
+            measure=measure,
+        )  # fmt: skip
+
+
+def _bleu_on(corpus: Corpus, tokenizer: Tokenizer, n: int) -> Callable[[Transformer], dict[str, float]]:
+    "Il BLEU, con greedy, di `n` coppie prese a intervalli regolari."
+    n = min(n, len(corpus))
+    chosen = [corpus[i * len(corpus) // n] for i in range(n)]
+    sources, targets = (tokenizer.decode([pair[side].tolist() for pair in chosen]) for side in (0, 1))
+    return lambda model: {"bleu": evaluate(translate(model, tokenizer, sources, beam=1), targets).bleu}
 
 
 def _measure_unseen(folder: Path, device: torch.device) -> None:
@@ -443,7 +455,7 @@ def _measure_unseen(folder: Path, device: torch.device) -> None:
     scores = evaluate(hypotheses, [pair.target for pair in unseen])
     _say(f"coppie di nomi mai viste insieme: {number(scores.exact, '.1%')} di frasi tradotte esattamente")
 
-# %% ../book/90_riga_di_comando.ipynb #c68a79bb
+# %% ../book/90_riga_di_comando.ipynb #a58d0306
 _SCALES = ", ".join(f"{scale} per {name}" for name, scale in BRANCH_SCALE.items())
 _BRANCHES = f"grandezza, in un modello nuovo, delle matrici che chiudono i rami ({_SCALES}; altrimenti 1)"
 
@@ -456,6 +468,27 @@ def _usual(name: str) -> str:
 def _add_device(p: argparse.ArgumentParser) -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     p.add_argument("--device", default=device, help=f"cpu o cuda (predefinito: {device})")
+
+
+def _add_recipe(p: argparse.ArgumentParser) -> None:
+    "Quanto si addestra, come, e ogni quanto si misura."
+    add = p.add_argument
+    add("--max-steps", type=_positive, metavar="N", help="passi di addestramento" + _usual("max_steps"))
+    add("--max-tokens", type=_positive, metavar="N", help="pezzi per lotto" + _usual("max_tokens"))
+    add("--warmup", type=_positive, metavar="N", help="passi di salita del learning rate" + _usual("warmup"))
+    add("--factor", type=_rate, metavar="X", help="moltiplica il learning rate" + _usual("factor"))
+    share = "quota di uscite azzerate (predefinita: 0; con --data quella della forma)"
+    add("--dropout", type=_share, metavar="P", help=share)
+    add("--smoothing", type=_share, metavar="E", help="label smoothing" + _usual("smoothing"))
+    between = "passi fra due validazioni" + _usual("valid_every")
+    add("--valid-every", type=_positive, metavar="N", help=between)
+    mean = "il modello è la media degli ultimi N checkpoint"
+    add("--average", type=_positive, metavar="N", help=mean + _usual("average"))
+    follow = "a ogni validazione scrive anche il BLEU di N coppie, tradotte con greedy"
+    add("--valid-bleu", type=_positive, metavar="N", help=follow)
+    add("--patience", type=_positive, metavar="N", help="si ferma dopo N validazioni senza migliorare")
+    rest = "dopo tanti minuti misura, salva e si ferma: poi si riprende con --resume"
+    add("--minutes", type=_rate, metavar="M", help=rest)
 
 
 def _add_train(commands: Any) -> None:
@@ -475,20 +508,7 @@ def _add_train(commands: Any) -> None:
     add("--norm-first", action="store_true", default=None, help="Pre-LN invece di Post-LN")
     add("--branch-scale", type=_rate, metavar="X", help=_BRANCHES)
     add("--vocab-size", type=_positive, metavar="V", help="pezzi del vocabolario" + _usual("vocab_size"))
-    add("--max-steps", type=_positive, metavar="N", help="passi di addestramento" + _usual("max_steps"))
-    add("--max-tokens", type=_positive, metavar="N", help="pezzi per lotto" + _usual("max_tokens"))
-    add("--warmup", type=_positive, metavar="N", help="passi di salita del learning rate" + _usual("warmup"))
-    add("--factor", type=_rate, metavar="X", help="moltiplica il learning rate" + _usual("factor"))
-    share = "quota di uscite azzerate (predefinita: 0; con --data quella della forma)"
-    add("--dropout", type=_share, metavar="P", help=share)
-    add("--smoothing", type=_share, metavar="E", help="label smoothing" + _usual("smoothing"))
-    between = "passi fra due validazioni" + _usual("valid_every")
-    add("--valid-every", type=_positive, metavar="N", help=between)
-    mean = "il modello è la media degli ultimi N checkpoint"
-    add("--average", type=_positive, metavar="N", help=mean + _usual("average"))
-    add("--patience", type=_positive, metavar="N", help="si ferma dopo N validazioni senza migliorare")
-    rest = "dopo tanti minuti misura, salva e si ferma: poi si riprende con --resume"
-    add("--minutes", type=_rate, metavar="M", help=rest)
+    _add_recipe(p)
     times = "usa una fonte N volte; 0 = mai, 0.5 = una coppia sì e una no"
     add("--repeat", type=_repetition, action="append", metavar="FONTE=N", help=times)
     usual = "dei prodotti di matrici (predefinita: fp32 su CPU; su GPU bf16, o fp16 dove non c'è)"

@@ -203,7 +203,7 @@ class Progress:
         losses = self.valid_losses
         return len(losses) - 1 - losses.index(min(losses)) if losses else 0
 
-# %% ../book/15_addestramento.ipynb #5eb72a90
+# %% ../book/15_addestramento.ipynb #c677369c
 @dataclass
 class Run:
     "Un addestramento in corso: che cosa si addestra, come, dove si scrive, a che punto è."
@@ -216,6 +216,7 @@ class Run:
     scaler: GradScaler | None
     progress: Progress
     expired: bool = False  # il tempo di `minutes` è finito
+    measure: Callable[[Transformer], dict[str, float]] = lambda _: {}  # altre misure di validazione
 
     @property
     def device(self) -> torch.device:
@@ -295,8 +296,9 @@ def _to_tensorboard(folder: Path, log: list[dict[str, Any]]) -> None:
             for name in row.keys() - {"step"}:
                 writer.add_scalar(name, row[name], row["step"])
 
-# %% ../book/15_addestramento.ipynb #9d477159
-def _validate(run: Run, validation: Corpus) -> float:  # la perdita di validazione
+# %% ../book/15_addestramento.ipynb #584d348f
+def _validate(run: Run, validation: Corpus) -> None:
+    "La perdita di validazione, e le altre misure, nel diario; il modello, se è il migliore, su disco."
     (rank, size), progress, config = rank_and_size(), run.progress, run.config
     if rank == 0:
         averaged = averaged_model(run.folder, run.model, progress.step, config.average, config.valid_every)
@@ -309,10 +311,10 @@ def _validate(run: Run, validation: Corpus) -> float:  # la perdita di validazio
     valid = _finite(loss, run)
     if rank == 0 and valid < min(progress.valid_losses, default=math.inf):
         save_model(run.folder, averaged, run.tokenizer)
-    progress.log.append({"step": progress.step, "valid_loss": valid})
+    others = run.measure(averaged) if rank == 0 else {}
+    progress.log.append({"step": progress.step, "valid_loss": valid} | others)
     if rank == 0 and config.tensorboard:
         _to_tensorboard(run.folder, progress.log)
-    return valid
 
 # %% ../book/15_addestramento.ipynb #27655ef3
 @contextmanager
@@ -455,7 +457,14 @@ def on_device(batches: Iterator[Batch], device: torch.device) -> Iterator[Batch]
         batch = following
     yield batch
 
-# %% ../book/15_addestramento.ipynb #b5d29e36
+# %% ../book/15_addestramento.ipynb #13191e7b
+def _summary(step: int, valid_loss: float, **others: float) -> str:
+    "Una validazione, in una riga."
+    perplexity = number(math.exp(min(valid_loss, 700)), ".2f")  # oltre, non è un numero
+    told = f"passo {step}: validazione {number(valid_loss, '.4f')} (perplessità {perplexity})"
+    return told + "".join(f", {name} {number(value, '.2f')}" for name, value in others.items())
+
+
 def _tell(bar: tqdm, message: str) -> None:
     if not bar.disable:  # con più processi parla uno solo
         bar.write(message, sys.stderr)
@@ -509,11 +518,9 @@ def _steps(run: Run, training: Corpus, validation: Corpus, shown: bool) -> None:
                 bar.set_postfix_str(meter.write(rate))
             if progress.step % config.valid_every == 0 or run.last_step:
                 pause = time.perf_counter()
-                valid = _validate(run, validation)
-                perplexity = number(math.exp(min(valid, 700)), ".2f")  # oltre, non è un numero
-                told = f"validazione {number(valid, '.4f')} (perplessità {perplexity})"
+                _validate(run, validation)
                 _save_progress(run)
-                _tell(bar, f"passo {progress.step}: {told}")
+                _tell(bar, _summary(**progress.log[-1]))
                 meter.started += time.perf_counter() - pause  # la velocità è quella dei passi
             if _together(run, bool(received)):
                 _finite(meter.loss, run)
@@ -523,7 +530,7 @@ def _steps(run: Run, training: Corpus, validation: Corpus, shown: bool) -> None:
         if progress.step < config.max_steps or progress.step == before:
             _tell(bar, _why(run))
 
-# %% ../book/15_addestramento.ipynb #933aa478
+# %% ../book/15_addestramento.ipynb #923eff4a
 def train(
     model: Transformer,
     tokenizer: Tokenizer,
@@ -534,6 +541,7 @@ def train(
     resume: bool = False,  # riprende da `state.safetensors`; se la cartella è vuota, comincia
     begun: Callable[[], None] = lambda: None,  # chiamata prima del primo passo, se non c'è nulla che lo vieti
     progress: bool = True,  # mostra la barra e i messaggi
+    measure: Callable[[Transformer], dict[str, float]] = lambda _: {},  # altro da scrivere a ogni validazione
 ) -> float:  # la miglior perdita di validazione, in nat per pezzo
     """Addestra `model`; in `folder` tiene i pesi migliori, lo stato da cui riprendere e `log.jsonl`.
 
@@ -552,7 +560,7 @@ def train(
     stream = {"seed": config.seed, "max_tokens": config.max_tokens, "tokens": len(training.tokens)}
     stream |= {"training": zlib.crc32(training.tokens.data), "validation": zlib.crc32(validation.tokens.data)}
     optimizer, scaler = make_optimizer(model), new_scaler(device, config.precision)
-    run = Run(model, tokenizer, config, Path(folder), optimizer, scaler, Progress(stream))
+    run = Run(model, tokenizer, config, Path(folder), optimizer, scaler, Progress(stream), measure=measure)
     with reserved(run.folder) if rank_and_size()[0] == 0 else nullcontext():
         _start(run, resume)
         if rank_and_size()[0] == 0 and not run.finished:

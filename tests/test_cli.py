@@ -56,6 +56,14 @@ def test_train_translate_evaluate(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "BLEU" in (report := capsys.readouterr().out) and "version:" in report
 
 
+def test_the_log_has_the_bleu_if_wanted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data, out = write_data(tmp_path / "dati"), tmp_path / "modello"
+    assert train(data, out, 4, "--valid-bleu", "5") == 0
+    assert "), bleu " in capsys.readouterr().err
+    assert main(["train", "--out", str(out), "--resume", "--max-steps", "8"]) == 0  # l'opzione vale ancora
+    assert all("bleu" in row for row in read_log(out) if "valid_loss" in row)
+
+
 def test_resume_equals_uninterrupted(tmp_path: Path) -> None:
     data = write_data(tmp_path / "dati")
     assert train(data, tmp_path / "intero", 8) == 0

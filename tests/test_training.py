@@ -19,10 +19,11 @@ import pytest
 import torch
 from tqdm import tqdm
 
-from annotated import AnnotatedError, Config, Transformer, load_pretrained
+from annotated import AnnotatedError, Config, Transformer, cli, load_pretrained, translate
 from annotated.checkpoint import load_model, load_state, save_model, save_tensors
 from annotated.data import Corpus, encode_pairs, load_corpus, make_batches, read_pairs
 from annotated.engine import Objective, train_step, train_step_in_memory, vocabulary_loss
+from annotated.evaluation import evaluate
 from annotated.optim import translation_loss
 from annotated.study.microlingua import generate
 from annotated.tokenizer import Tokenizer
@@ -87,6 +88,24 @@ def test_progress_is_told_only_if_wanted(
     train(model, tokenizer, training, validation, SHORT, tmp_path, progress=shown)
     told = capfd.readouterr().err
     assert "validazione" in told if shown else not told
+
+
+def test_measuring_changes_nothing_but_the_log(setting: Setting, tmp_path: Path) -> None:
+    tokenizer, training, validation = setting
+    short = replace(SHORT, max_steps=10)
+    models = []
+    for name, more in (("senza", {}), ("con", {"measure": cli._bleu_on(validation, tokenizer, 7)})):
+        torch.manual_seed(1)
+        models.append(Transformer(Config(tokenizer.vocab_size, **SHAPE)))
+        train(models[-1], tokenizer, training, validation, short, tmp_path / name, progress=False, **more)
+    assert all(torch.equal(p, q) for p, q in zip(*(model.parameters() for model in models), strict=True))
+    assert weights(tmp_path / "con") == weights(tmp_path / "senza")
+    rows = [row for row in read_log(tmp_path / "con") if "valid_loss" in row]
+    best, best_tokenizer = load_model(tmp_path / "con")
+    chosen = [validation[i * len(validation) // 7] for i in range(7)]
+    english, italian = (tokenizer.decode([pair[side].tolist() for pair in chosen]) for side in (0, 1))
+    expected = evaluate(translate(best, best_tokenizer, english, beam=1), italian).bleu
+    assert [row["step"] for row in rows] == [5, 10] and rows[-1]["bleu"] == pytest.approx(expected)
 
 
 def run_child(setting: Setting, folder: Path) -> None:
