@@ -142,10 +142,16 @@ def _share(text: str) -> float:
             return float(text)
     raise argparse.ArgumentTypeError(f"serve un numero da 0 a 1, 1 escluso, non «{text}»")
 
-# %% ../book/90_riga_di_comando.ipynb #96223715
+# %% ../book/90_riga_di_comando.ipynb #ed440acf
 def _fast_bf16() -> bool:
-    "Se PyTorch, su questo processore, ha prodotti di matrici apposta per bfloat16."
-    return torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    "Se questo processore ha istruzioni apposta per bfloat16, e PyTorch le usa."
+    if not (torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()):
+        return False
+    try:  # con AVX-512 quella prova dice di sì anche dove bfloat16 è imitato
+        flags = Path("/proc/cpuinfo").read_text("utf-8").split()
+    except OSError:
+        return True
+    return "avx512f" not in flags or not {"avx512_bf16", "amx_bf16"}.isdisjoint(flags)
 
 
 def _precision(asked: str | None, device: torch.device) -> str:

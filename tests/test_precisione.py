@@ -223,3 +223,16 @@ def test_whoever_asks_for_imitated_bfloat16_is_told(
 def test_an_impossible_precision_is_refused(asked: str, device: str) -> None:
     with pytest.raises(AnnotatedError, match="--precision"):
         cli._precision(asked, torch.device(device))
+
+
+@pytest.mark.parametrize(
+    ("flags", "fast"),
+    [("avx2", True), ("avx512f avx512bw", False), ("avx512f avx512_bf16", True), ("avx512f amx_bf16", True)],
+)
+def test_avx512_alone_imitates_bfloat16(monkeypatch: pytest.MonkeyPatch, flags: str, fast: bool) -> None:
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: True)
+    monkeypatch.setattr(Path, "read_text", lambda *_: f"flags\t\t: fpu {flags} ht\n")
+    assert cli._fast_bf16() == fast
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
+    assert not cli._fast_bf16()
