@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['PRETRAINED', 'RECIPES', 'BRANCH_SCALE', 'Recipe', 'make_parser', 'main']
 
-# %% ../book/90_riga_di_comando.ipynb #895fde64
+# %% ../book/90_riga_di_comando.ipynb #989a1feb
 import argparse
 import json
 import math
@@ -24,6 +24,7 @@ from shlex import quote
 from typing import Any, NamedTuple, NoReturn, TextIO
 from unicodedata import normalize
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from filelock import FileLock
@@ -32,8 +33,9 @@ from . import __version__
 from .common import EOS, UNK, AnnotatedError, atomic_write, number, one_line, open_input, reason
 from .corpora import CORPORA, download, prepare
 from .data import Corpus, Pair, check_sources, digest, decode_lines, encode_pairs
-from .data import find_data, load_corpus, read_lines, read_pairs, read_parallel
-from .decoding import PRECISIONS, encode_sources, n_best, piece_scores, translate, with_precision
+from .data import find_data, load_corpus, make_batches, read_lines, read_pairs, read_parallel
+from .decoding import PRECISIONS, beam_search, encode_sources, n_best, piece_scores, translate
+from .decoding import with_precision
 from .engine import DTYPES, out_of_memory
 from .evaluation import TOKENIZATIONS, evaluate
 from .growth import grow, shrink_branches
@@ -102,11 +104,15 @@ def _device(name: str) -> torch.device:
         torch.set_float32_matmul_precision("high")
     return x.device
 
-# %% ../book/90_riga_di_comando.ipynb #1f0631c5
+# %% ../book/90_riga_di_comando.ipynb #4af6d899
 def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) == 0:
         raise argparse.ArgumentTypeError(f"serve un intero positivo, non «{text}»")
     return int(text)
+
+
+def _natural(text: str) -> int:
+    return 0 if text == "0" else _positive(text)
 
 
 def _rate(text: str) -> float:
@@ -388,7 +394,7 @@ def _training_config(args: argparse.Namespace, device: torch.device) -> Training
     options |= {"precision": _precision(args.precision, device), "compiled": bool(args.compiled)}
     return TrainingConfig(**options)
 
-# %% ../book/90_riga_di_comando.ipynb #7dba1252
+# %% ../book/90_riga_di_comando.ipynb #7fa41389
 def _train(args: argparse.Namespace) -> None:
     _check_processes()
     if args.config and args.config.endswith(".json"):
@@ -449,9 +455,18 @@ def _train_in(folder: Path, device: torch.device, args: argparse.Namespace, conf
 def _bleu_on(corpus: Corpus, tokenizer: Tokenizer, n: int) -> Callable[[Transformer], dict[str, float]]:
     "Il BLEU, con greedy, di `n` coppie prese a intervalli regolari."
     n = min(n, len(corpus))
-    chosen = [corpus[i * len(corpus) // n] for i in range(n)]
-    sources, targets = (tokenizer.decode([pair[side].tolist() for pair in chosen]) for side in (0, 1))
-    return lambda model: {"bleu": evaluate(translate(model, tokenizer, sources, beam=1), targets).bleu}
+    chosen = np.arange(n) * len(corpus) // n
+    targets = tokenizer.decode([corpus[i][1].tolist() for i in chosen.tolist()])
+
+    def measure(model: Transformer) -> dict[str, float]:
+        device, texts = next(model.parameters()).device, [""] * n
+        for batch in make_batches(corpus.lengths[chosen], 4096, seed=0):  # i pezzi del corpus, come sono
+            found = beam_search(model, corpus.batch(chosen[batch]).src.to(device), beam=1)
+            for i, hypotheses in zip(batch, found, strict=True):
+                [texts[i]] = tokenizer.decode([hypotheses[0].ids])
+        return {"bleu": evaluate(texts, targets).bleu}
+
+    return measure
 
 
 def _measure_unseen(folder: Path, device: torch.device) -> None:
@@ -461,7 +476,7 @@ def _measure_unseen(folder: Path, device: torch.device) -> None:
     scores = evaluate(hypotheses, [pair.target for pair in unseen])
     _say(f"coppie di nomi mai viste insieme: {number(scores.exact, '.1%')} di frasi tradotte esattamente")
 
-# %% ../book/90_riga_di_comando.ipynb #a58d0306
+# %% ../book/90_riga_di_comando.ipynb #1d686edd
 _SCALES = ", ".join(f"{scale} per {name}" for name, scale in BRANCH_SCALE.items())
 _BRANCHES = f"grandezza, in un modello nuovo, delle matrici che chiudono i rami ({_SCALES}; altrimenti 1)"
 
@@ -490,8 +505,8 @@ def _add_recipe(p: argparse.ArgumentParser) -> None:
     add("--valid-every", type=_positive, metavar="N", help=between)
     mean = "il modello è la media degli ultimi N checkpoint"
     add("--average", type=_positive, metavar="N", help=mean + _usual("average"))
-    follow = "a ogni validazione scrive anche il BLEU di N coppie, tradotte con greedy"
-    add("--valid-bleu", type=_positive, metavar="N", help=follow)
+    follow = "a ogni validazione scrive anche il BLEU di N coppie, tradotte con greedy; 0 = no"
+    add("--valid-bleu", type=_natural, metavar="N", help=follow)
     add("--patience", type=_positive, metavar="N", help="si ferma dopo N validazioni senza migliorare")
     rest = "dopo tanti minuti misura, salva e si ferma: poi si riprende con --resume"
     add("--minutes", type=_rate, metavar="M", help=rest)
@@ -655,14 +670,14 @@ def _translate(args: argparse.Namespace) -> None:
         for line in lines:
             _print(line)
 
-# %% ../book/90_riga_di_comando.ipynb #85be2b5d
+# %% ../book/90_riga_di_comando.ipynb #552b3e11
 def _add_model(p: argparse.ArgumentParser) -> None:
     "Quale modello, e come lavora."
     add = p.add_argument
     add("--model", default=PRETRAINED, metavar="NOME", help=f"cartella o nome (predefinito: {PRETRAINED})")
     usual = "dei pesi (predefinita: fp32 su CPU; su GPU bf16, o fp16 dove non c'è)"
     add("--precision", choices=PRECISIONS, help=usual)
-    together = "pezzi che si leggono insieme (predefinito: 4096; su GPU 32768)"
+    together = "pezzi che si leggono insieme (predefinito: 4096; per tradurre, su GPU, 32768)"
     add("--max-tokens", type=_positive, metavar="N", help=together)
     _add_device(p)
 
@@ -749,17 +764,19 @@ def _add_evaluate(commands: Any) -> None:
     p.set_defaults(run=_evaluate)
     _add_decoding(p)
 
-# %% ../book/90_riga_di_comando.ipynb #1d2c836a
+# %% ../book/90_riga_di_comando.ipynb #0adb14cd
 def _score(args: argparse.Namespace) -> None:
     pairs = list(_pairs(args))
     model, tokenizer = _model(args)
-    limit, fits, total, pieces = model.config.max_len, list[bool](), 0.0, 0
+    limit, fits, unknown, total, pieces = model.config.max_len, list[bool](), set[str](), 0.0, 0
     for start in range(0, len(pairs), 1000):
         chunk = pairs[start : start + 1000]
         encoded = [tokenizer.encode([*pair]) for pair in chunk]
         fit = [all(0 < len(ids) < limit for ids in both) for both in encoded]
         sources, targets = ([*compress(side, fit)] for side in zip(*chunk, strict=True))
-        rows = iter(piece_scores(model, tokenizer, sources, targets, args.max_tokens, progress=True))
+        unknown |= _unknown(tokenizer, sources + targets)
+        shown = len(sources) > 1
+        rows = iter(piece_scores(model, tokenizer, sources, targets, args.max_tokens or 4096, shown))
         for (_, ids), good in zip(encoded, fit, strict=True):
             row = next(rows) if good else []
             named = zip(tokenizer.pieces([*ids, EOS]), row, strict=False)
@@ -767,10 +784,14 @@ def _score(args: argparse.Namespace) -> None:
             _print(in_full if args.pieces else f"{sum(row):.4f}\t{len(row)}" if good else "")
             total, pieces = total + sum(row), pieces + len(row)
         fits += fit
+    if not pieces:
+        raise AnnotatedError(f"{args.pairs}: nessuna coppia entra in {limit} pezzi. Dividile.")
     _tell_skipped(args.pairs, fits, limit)
-    if pieces:
-        perplexity = number(math.exp(-total / pieces), ".2f")
-        _say(f"{args.pairs}: {number(sum(fits))} coppie, perplessità {perplexity}")
+    if unknown:
+        told = f"il vocabolario non ha i caratteri {' '.join(sorted(unknown))}"
+        _say(f"{args.pairs}: {told}: il voto di chi li usa ne risente")
+    perplexity = number(math.exp(min(-total / pieces, 700)), ".2f")  # oltre, non è un numero
+    _say(f"{args.pairs}: {number(sum(fits))} coppie, perplessità {perplexity}")
 
 
 def _add_score(commands: Any) -> None:

@@ -171,10 +171,8 @@ def encode_sources(
             )
     return encoded
 
-# %% ../book/16_decodifica.ipynb #81ec6a6a
-def _room(model: Transformer, max_tokens: int | None) -> int:
-    "Le posizioni di un lotto: `max_tokens`, o quante ne regge il dispositivo del modello."
-    return max_tokens or (32_768 if next(model.parameters()).device.type == "cuda" else 4096)
+# %% ../book/16_decodifica.ipynb #8ec62c38
+_RUINED = "il modello non sa dare un punteggio alle parole: i suoi pesi sono rovinati. Copialo di nuovo."
 
 
 def _by_length(lengths: list[int], room: int) -> Iterator[list[int]]:
@@ -205,14 +203,14 @@ def n_best(
     """
     _check_search(beam, alpha)
     device = next(model.parameters()).device
+    max_tokens = max_tokens or (32_768 if device.type == "cuda" else 4096)
     encoded = encode_sources(tokenizer, sentences, model.config.max_len, origin, first)
     found: list[list[tuple[float, str]]] = [[]] * len(encoded)
     with tqdm(total=len(encoded), unit="frase", desc="traduzione", disable=not progress) as bar:
-        for chunk in _by_length([beam * len(ids) for ids in encoded], _room(model, max_tokens)):
+        for chunk in _by_length([beam * len(ids) for ids in encoded], max_tokens):
             best = beam_search(model, pad(encoded[i] for i in chunk).to(device), beam, alpha)
             if not all(best):
-                told = "il modello non sa dare un punteggio alle parole: i suoi pesi sono rovinati"
-                raise AnnotatedError(f"{told}. Copialo di nuovo.")
+                raise AnnotatedError(_RUINED)
             for i, hypotheses in zip(chunk, best, strict=True):
                 texts = tokenizer.decode([hypothesis.ids for hypothesis in hypotheses])
                 found[i] = [(one.score, text) for one, text in zip(hypotheses, texts, strict=True)]
@@ -235,7 +233,7 @@ def translate(
     found = n_best(model, tokenizer, sentences, beam, alpha, max_tokens, progress, origin, first)
     return [hypotheses[0][1] for hypotheses in found]
 
-# %% ../book/16_decodifica.ipynb #80150a25
+# %% ../book/16_decodifica.ipynb #809ec434
 @without_dropout
 @torch.inference_mode()
 def piece_scores(
@@ -243,12 +241,14 @@ def piece_scores(
     tokenizer: Tokenizer,
     sources: Iterable[str],
     targets: Iterable[str],  # altrettante traduzioni
-    max_tokens: int | None = None,  # posizioni di un lotto; None = 4096, su una GPU 32.768
+    max_tokens: int = 4096,  # posizioni di un lotto: di tutte si tengono i logit
     progress: bool = False,  # mostra l'avanzamento
 ) -> list[list[float]]:  # nello stesso ordine; di ogni traduzione un numero per pezzo, EOS compreso
     """La log-probabilità, in nat, di ogni pezzo di traduzioni date (*teacher forcing*).
 
-    Solleva `AnnotatedError` se frasi e traduzioni non sono altrettante, o se una è vuota o troppo lunga.
+    I pezzi sono quelli in cui `tokenizer` divide il testo: una traduzione del modello, che può averne scelti
+    altri, può avere un voto diverso da quello di `n_best`. Solleva `AnnotatedError` se frasi e traduzioni non
+    sono altrettante, se una è vuota o troppo lunga, o se i pesi del modello sono rovinati.
     """
     device, limit = next(model.parameters()).device, model.config.max_len
     read = encode_sources(tokenizer, sources, limit, "frasi")
@@ -258,7 +258,7 @@ def piece_scores(
     lengths = [max(map(len, pair)) for pair in zip(read, written, strict=True)]
     found: list[list[float]] = [[]] * len(read)
     with tqdm(total=len(read), unit="coppia", desc="punteggio", disable=not progress) as bar:
-        for chunk in _by_length(lengths, _room(model, max_tokens)):
+        for chunk in _by_length(lengths, max_tokens):
             src = pad(read[i] for i in chunk).to(device)  # (B, S)
             tgt_in = pad([BOS, *written[i][:-1]] for i in chunk).to(device)  # (B, T)
             tgt_out = pad(written[i] for i in chunk).to(device)  # (B, T)
@@ -266,6 +266,8 @@ def piece_scores(
             scores = log_probs.gather(-1, tgt_out[..., None])[..., 0]  # (B, T)
             for i, row in zip(chunk, scores.tolist(), strict=True):
                 found[i] = row[: len(written[i])]
+                if not all(map(math.isfinite, found[i])):
+                    raise AnnotatedError(_RUINED)
             bar.update(len(chunk))
     return found
 

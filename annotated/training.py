@@ -296,7 +296,7 @@ def _to_tensorboard(folder: Path, log: list[dict[str, Any]]) -> None:
             for name in row.keys() - {"step"}:
                 writer.add_scalar(name, row[name], row["step"])
 
-# %% ../book/15_addestramento.ipynb #584d348f
+# %% ../book/15_addestramento.ipynb #20ae8638
 def _validate(run: Run, validation: Corpus) -> None:
     "La perdita di validazione, e le altre misure, nel diario; il modello, se è il migliore, su disco."
     (rank, size), progress, config = rank_and_size(), run.progress, run.config
@@ -311,7 +311,7 @@ def _validate(run: Run, validation: Corpus) -> None:
     valid = _finite(loss, run)
     if rank == 0 and valid < min(progress.valid_losses, default=math.inf):
         save_model(run.folder, averaged, run.tokenizer)
-    others = run.measure(averaged) if rank == 0 else {}
+    others = without_dropout(run.measure)(averaged) if rank == 0 else {}
     progress.log.append({"step": progress.step, "valid_loss": valid} | others)
     if rank == 0 and config.tensorboard:
         _to_tensorboard(run.folder, progress.log)
@@ -530,7 +530,7 @@ def _steps(run: Run, training: Corpus, validation: Corpus, shown: bool) -> None:
         if progress.step < config.max_steps or progress.step == before:
             _tell(bar, _why(run))
 
-# %% ../book/15_addestramento.ipynb #923eff4a
+# %% ../book/15_addestramento.ipynb #174bf5e7
 def train(
     model: Transformer,
     tokenizer: Tokenizer,
@@ -549,8 +549,10 @@ def train(
     contiene già un modello e non lo si riprende, o la usa un altro addestramento; se chi riprende ha altri
     dati, un altro seme o un altro `max_tokens`; se nemmeno una frase per volta sta in memoria; o se la
     perdita non è più un numero: lo stato salvato resta l'ultimo buono. A SIGTERM, SIGINT o SIGHUP salva e
-    solleva `KeyboardInterrupt`. Con `torchrun` la eseguono tutti i processi. Alla fine `model` ha i pesi
-    dell'ultimo passo, e il dropout acceso; i migliori, e mediati, li rilegge `load_model(folder)`.
+    solleva `KeyboardInterrupt`. Con `torchrun` la eseguono tutti i processi. `measure` riceve il modello da
+    pubblicare, con il dropout spento, e non deve cambiarlo; con più processi la chiama il primo, e gli altri
+    aspettano. Alla fine `model` ha i pesi dell'ultimo passo, e il dropout acceso; i migliori, e mediati, li
+    rilegge `load_model(folder)`.
     """
     if not (len(training) and len(validation)):
         raise AnnotatedError("nessuna coppia: servono dati per addestrare e per la validazione.")

@@ -61,7 +61,14 @@ def test_the_log_has_the_bleu_if_wanted(tmp_path: Path, capsys: pytest.CaptureFi
     assert train(data, out, 4, "--valid-bleu", "5") == 0
     assert "), bleu " in capsys.readouterr().err
     assert main(["train", "--out", str(out), "--resume", "--max-steps", "8"]) == 0  # l'opzione vale ancora
-    assert all("bleu" in row for row in read_log(out) if "valid_loss" in row)
+    assert [row["step"] for row in read_log(out) if "bleu" in row] == [4, 8]
+
+
+def test_the_bleu_survives_strange_sentences(tmp_path: Path) -> None:
+    data = write_data(tmp_path / "dati")
+    with (data / "valid.tsv").open("a", encoding="utf-8") as file:
+        file.write("p\t\u200b\tnulla\np\t€ 日本\tIl cane.\n")
+    assert train(data, tmp_path / "modello", 4, "--valid-bleu", "100000") == 0
 
 
 def test_resume_equals_uninterrupted(tmp_path: Path) -> None:
@@ -226,6 +233,13 @@ def test_score_is_the_loss_of_each_pair(model: Path, tmp_path: Path, capsys: pyt
     assert main(["score", "--model", str(model), str(path)]) == 1
     wrong = capsys.readouterr()
     assert "riga 2" in wrong.err and not wrong.out
+
+
+def test_score_refuses_when_nothing_fits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("en", "it"):
+        (tmp_path / name).write_text("", "utf-8")
+    code = main(["score", "--model", "mini", str(tmp_path / "en"), str(tmp_path / "it")])
+    assert_refused(code, capsys.readouterr().err, "nessuna coppia entra in 64 pezzi")
 
 
 def test_prepare_suggests_a_shape(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

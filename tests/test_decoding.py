@@ -192,6 +192,20 @@ def test_piece_scores_add_up_to_the_score_of_the_search() -> None:
     assert [sum(row) for row in rows] == pytest.approx([score for score, _ in found], abs=1e-3)
 
 
+def test_piece_scores_of_fewer_bits_and_of_ruined_weights() -> None:
+    mini, tokenizer = load_pretrained("mini")
+    [example] = generate(1, seed=1, held_out=True)
+    pair = [example.en], [example.it]
+    exact = sum(piece_scores(mini.train(), tokenizer, *pair)[0])
+    assert mini.training  # torna com'era
+    for precision in ("bf16", "int8"):
+        light = with_precision(mini, precision)
+        assert sum(piece_scores(light, tokenizer, *pair)[0]) == pytest.approx(exact, abs=0.1)
+    mini.embedding.weight.data[50] = float("nan")
+    with pytest.raises(AnnotatedError, match="pesi sono rovinati"):
+        piece_scores(mini, tokenizer, *pair)
+
+
 def test_a_file_is_read_a_chunk_at_a_time() -> None:
     read = 0
 
