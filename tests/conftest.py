@@ -1,8 +1,6 @@
 """Ciò che più prove usano: un corpus e un modello piccoli, e un vero Chromium senza rete."""
 
-import json
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +9,7 @@ import pytest
 import torch
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, Request, sync_playwright
+from provenienza import chromium
 
 from annotated import Config, Transformer
 from annotated.checkpoint import save_model
@@ -30,10 +29,6 @@ def write_data(folder: Path, train: list[str] = PAIRS, valid: list[str] = PAIRS[
     (folder / "train.tsv").write_text("\n".join(train) + "\n", "utf-8")
     (folder / "valid.tsv").write_text("\n".join(valid) + "\n", "utf-8")
     return folder
-
-
-def read_log(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "log.jsonl").read_text("utf-8").splitlines()]
 
 
 def assert_refused(code: int, error: str, message: str) -> None:
@@ -64,8 +59,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
-    executable = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    executable = os.environ.get("CHROMIUM", executable)
+    executable = chromium()
     if executable is None:
         stop = pytest.fail if "GITHUB_ACTIONS" in os.environ else pytest.skip  # là Chrome c'è sempre
         stop("nessun Chromium su questa macchina: le pagine non sono state provate")

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from provenienza import read_log
 
 import annotated
 from annotated import cli, load_pretrained
@@ -25,7 +26,7 @@ from annotated.data import Pair, encode_pairs
 from annotated.study.microlingua import generate
 from annotated.tokenizer import Tokenizer
 from annotated.training import validation_loss
-from conftest import PAIRS, TEXT, assert_refused, read_log, write_data
+from conftest import PAIRS, TEXT, assert_refused, write_data
 
 ANNOTATED = str(Path(sys.executable).with_name("annotated"))  # il comando installato
 Write = Callable[[Path], object]
@@ -500,12 +501,20 @@ BAD_OPTIONS = [
 
 
 @pytest.mark.parametrize(("arguments", "message"), [c[1:] for c in BAD_OPTIONS], ids=[c[0] for c in BAD_OPTIONS])
-def test_bad_options(arguments: list[str], message: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_bad_options(
+    arguments: list[str],
+    message: str,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)  # senza --out si scrive in runs/, qui
     try:
         code = main(arguments)
     except SystemExit as exit:  # se ne accorge argparse
         code = int(exit.code or 0)
     assert_refused(code, capfd.readouterr().err, message)
+    assert not list(tmp_path.rglob("*.safetensors"))
 
 
 def test_the_installed_command() -> None:

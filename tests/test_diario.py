@@ -51,6 +51,7 @@ def test_pieces_are_those_of_the_batches(folders: tuple[Path, Path, Path]) -> No
     options = json.loads((run / "options.json").read_text("utf-8"))
     tokenizer = Tokenizer.load(run / "tokenizer.model")
     read = diario.pieces_read(run, data, options, tokenizer, max_len=64, steps=40)
+    assert len(read) == 41
     corpus = load_corpus(find_data(data).train, tokenizer, 64, run / "data", {"prova": 2.0})
     counted = 0
     for step, batch in zip(range(1, len(read)), batch_stream(corpus, 256, options["seed"]), strict=False):

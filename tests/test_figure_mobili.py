@@ -160,7 +160,7 @@ def test_generation(visit: Visit) -> None:
 
 
 @pytest.mark.parametrize("kind", FIGURES)
-def test_keyboard_finger_and_theme(visit: Visit, kind: str) -> None:
+def test_keyboard_and_finger(visit: Visit, kind: str) -> None:
     "Si usa da tastiera e con il dito; non esce dallo schermo; i comandi hanno un nome."
     figure, page = Figure(visit, kind), visit.page
     labels = figure.box.locator("label")

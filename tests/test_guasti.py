@@ -5,7 +5,6 @@ import math
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import types
@@ -20,6 +19,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from filelock import FileLock
+from provenienza import read_log
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from annotated import AnnotatedError, Config, Transformer, attention_weights, cli, load_pretrained, training
@@ -33,7 +33,7 @@ from annotated.study.efficient import fixed_mask, local_mask, strided_mask
 from annotated.study.microlingua import generate
 from annotated.tokenizer import Tokenizer, reservoir_sample
 from annotated.training import LOG_EVERY, TrainingConfig, batch_stream, train, validation_loss
-from conftest import SHAPE, Setting, read_log
+from conftest import SHAPE, Setting
 
 SHORT = TrainingConfig(max_steps=40, max_tokens=256, warmup=20, valid_every=20, average=3)
 
@@ -81,9 +81,10 @@ def test_a_new_run_never_mixes_with_an_old_one(setting: Setting, tmp_path: Path)
     with pytest.raises(AnnotatedError, match="contiene già un modello"):
         run(setting, tmp_path, seed=2)
     (tmp_path / "state.safetensors").unlink()
+    del before[tmp_path / "state.safetensors"]
     with pytest.raises(AnnotatedError, match="--init"):  # i pesi ci sono, ma non si può riprendere
         run(setting, tmp_path, resume=True)
-    assert all(path.read_bytes() == data for path, data in before.items() if path.exists())
+    assert {path: path.read_bytes() for path in tmp_path.glob("*.safetensors")} == before
 
 
 def test_killed_before_the_first_validation(setting: Setting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,17 +256,9 @@ def test_validation_shares_no_sentence_with_training(tmp_path: Path, monkeypatch
 
 @pytest.fixture
 def alone_under_torchrun(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    for name, value in {
-        "RANK": 0,
-        "LOCAL_RANK": 0,
-        "WORLD_SIZE": 1,
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": port,
-    }.items():
-        monkeypatch.setenv(name, str(value))
+    names = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    for name, value in names.items():  # la porta 0 è una qualunque, libera
+        monkeypatch.setenv(name, value)
     yield
     assert not dist.is_initialized()
 
@@ -453,6 +446,7 @@ def test_a_damaged_checkpoint_is_named(setting: Setting, tmp_path: Path) -> None
 def test_a_hopeless_loss_is_told(setting: Setting, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run(setting, tmp_path, factor=1e5, max_steps=20)
     assert read_log(tmp_path)[-1]["valid_loss"] > 710  # la sua perplessità non è un numero di macchina
+    assert "passo 20: validazione" in capsys.readouterr().err
 
 
 def test_an_ignored_signal_stays_ignored() -> None:
@@ -524,7 +518,7 @@ def test_a_corpus_ends(setting: Setting) -> None:
 def test_dropout_near_one_in_bfloat16(p: float) -> None:
     torch.manual_seed(0)
     kept = Dropout(p).train()(torch.ones(200_000, dtype=torch.bfloat16)).count_nonzero() / 200_000
-    assert abs(kept - (1 - p)) < 0.01
+    assert abs(kept - (1 - p)) < 0.02 * (1 - p) + 2e-4
 
 
 # --- ciò che non si potrebbe rileggere non si scrive

@@ -410,7 +410,7 @@ def test_closed_outputs(model: Path) -> None:
     assert done.returncode == 1 and not done.stdout  # l'errore non finisce fra le traduzioni
 
 
-def test_an_output_without_accents(tmp_path: Path) -> None:
+def test_an_output_without_accents() -> None:
     accented = "The dog saw the car because it was very noisy."
     done = run("translate", "--model", "mini", accented, env=os.environ | {"PYTHONIOENCODING": "ascii"})
     assert_refused(done.returncode, done.stderr, "in ascii, che non ha")

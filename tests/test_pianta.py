@@ -68,10 +68,12 @@ def test_training_needs_no_drawing() -> None:
 UNWANTED = "matplotlib altair pandas IPython datasets transformers ctranslate2 sacremoses".split()
 
 
-def test_the_command_starts_without_the_others() -> None:
-    "Per addestrare, tradurre e valutare non servono né i disegni né gli altri programmi."
-    code = f"import sys\nsys.modules.update(dict.fromkeys({UNWANTED!r}))\nimport annotated.cli"
-    subprocess.run([sys.executable, "-c", code], check=True)
+def test_the_command_works_without_the_others(tmp_path: Path) -> None:
+    "Per tradurre e valutare non servono né i disegni né gli altri programmi."
+    (tmp_path / "prova.tsv").write_text("x\tThe dog saw the car.\tIl cane vide la macchina.\n", "utf-8")
+    code = f"import sys\nsys.modules.update(dict.fromkeys({UNWANTED!r}))\nfrom annotated.cli import main\n"
+    code += "sys.exit(main(['evaluate', '--model', 'mini', sys.argv[1]]))"
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "prova.tsv")], check=True)
 
 
 SAME = 6  # righe

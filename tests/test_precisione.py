@@ -2,11 +2,13 @@
 
 import json
 import shutil
+import sysconfig
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from provenienza import read_log
 from torch import nn
 from torch.amp import GradScaler
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -18,7 +20,7 @@ from annotated.engine import Objective, new_scaler, train_step, vocabulary_loss
 from annotated.layers import Dropout
 from annotated.optim import make_optimizer
 from annotated.training import TrainingConfig, on_device, train, validation_loss
-from conftest import SHAPE, Setting, read_log
+from conftest import SHAPE, Setting
 
 CPU = torch.device("cpu")
 
@@ -148,7 +150,12 @@ def test_a_step_stays_on_its_device(setting: Setting) -> None:
     assert loss.device.type == "meta"
 
 
-@pytest.mark.skipif(not shutil.which("g++"), reason="torch.compile sulla CPU vuole g++")
+HEADERS = Path(sysconfig.get_path("include")) / "Python.h"
+
+
+@pytest.mark.skipif(
+    not (shutil.which("g++") and HEADERS.exists()), reason="torch.compile sulla CPU vuole g++ e Python.h"
+)
 def test_compiled_training_gives_the_same_losses(setting: Setting, tmp_path: Path) -> None:
     tokenizer, corpus, validation = setting
     found = []

@@ -1,6 +1,7 @@
 """Il motore: gradienti che non dipendono da come si divide il lavoro, e addestramenti che non perdono nulla."""
 
 import contextlib
+import errno
 import math
 import multiprocessing
 import os
@@ -17,11 +18,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from provenienza import read_log
 from tqdm import tqdm
 
 from annotated import AnnotatedError, Config, Transformer, cli, load_pretrained, translate
 from annotated.checkpoint import load_model, load_state, save_model, save_tensors
-from annotated.data import Corpus, encode_pairs, load_corpus, make_batches, read_pairs
+from annotated.data import Batch, Corpus, encode_pairs, load_corpus, make_batches, read_pairs
 from annotated.engine import Objective, train_step, train_step_in_memory, vocabulary_loss
 from annotated.evaluation import evaluate
 from annotated.optim import translation_loss
@@ -36,7 +38,7 @@ from annotated.training import (
     train,
     validation_loss,
 )
-from conftest import SHAPE, Setting, read_log
+from conftest import SHAPE, Setting
 
 SHORT = TrainingConfig(max_steps=40, max_tokens=256, warmup=20, valid_every=5, average=3)
 BIN = Path(sys.executable).parent
@@ -139,6 +141,7 @@ def saved(folder: Path) -> int:
     return path.stat().st_mtime_ns if path.exists() else 0
 
 
+@pytest.mark.skipif(sys.platform == "darwin", reason="là, dopo fork, PyTorch non è affidabile")
 def test_kill_at_random_moments(setting: Setting, tmp_path: Path) -> None:
     "Ucciso venti volte a caso, e ogni volta ripreso, l'addestramento dà lo stesso modello, bit per bit."
     began = time.perf_counter()
@@ -154,7 +157,8 @@ def test_kill_at_random_moments(setting: Setting, tmp_path: Path) -> None:
         time.sleep(random.uniform(0, stage))
         child.kill()  # SIGKILL; se intanto è finito, nulla
         child.join()
-        kills += child.exitcode == -signal.SIGKILL
+        assert child.exitcode in (0, -signal.SIGKILL)  # chi riprende non fallisce mai
+        kills += child.exitcode != 0
         if child.exitcode == 0:  # finito prima del colpo: si ricomincia da capo
             assert weights(folder) == weights(tmp_path / "intero")
             for path in sorted(folder.glob("*")):
@@ -169,18 +173,22 @@ def weights(folder: Path) -> bytes:
 
 
 def test_sigterm_saves_and_resumes(setting: Setting, tmp_path: Path) -> None:
+    tokenizer, corpus, validation = setting
+
+    class Stopped(Corpus):
+        served = 0
+
+        def batch(self, indices: np.ndarray) -> Batch:
+            self.served += 1
+            if self.served == 12:
+                os.kill(os.getpid(), signal.SIGTERM)
+            return super().batch(indices)
+
     run(setting, tmp_path / "intero")
-    child = start(setting, tmp_path / "fermato")
-    while not (tmp_path / "fermato" / "log.jsonl").exists():  # fino alla prima validazione
-        time.sleep(0.01)
-    assert child.pid
-    os.kill(child.pid, signal.SIGTERM)
-    child.join(30)
-    assert child.exitcode == 0
-    tokenizer, _, _ = setting
+    run((tokenizer, Stopped(corpus.tokens, corpus.offsets), validation), tmp_path / "fermato")
     model = Transformer(Config(tokenizer.vocab_size, **SHAPE))
     step = load_state(tmp_path / "fermato" / "state.safetensors", model, make_optimizer(model), tokenizer)["step"]
-    assert 5 <= step < 40
+    assert step == 12  # finito il passo, non all'ultima validazione
     run(setting, tmp_path / "fermato")
     assert weights(tmp_path / "fermato") == weights(tmp_path / "intero")
 
@@ -288,10 +296,22 @@ def test_damaged_cache_is_rebuilt(setting: Setting, tmp_path: Path, name: str) -
         assert np.array_equal(corpus.tokens, expected.tokens) and np.array_equal(corpus.offsets, expected.offsets)
 
 
-def test_save_model_is_atomic(setting: Setting, tmp_path: Path) -> None:
+def test_save_model_is_atomic(setting: Setting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    "Se il disco si riempie mentre si scrivono i pesi, in cartella resta il modello di prima."
     tokenizer, _, _ = setting
-    save_model(tmp_path, Transformer(Config(tokenizer.vocab_size, **SHAPE)), tokenizer)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["config.json", "model.safetensors", "tokenizer.model"]
+    model = Transformer(Config(tokenizer.vocab_size, **SHAPE))
+    save_model(tmp_path, model, tokenizer)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert sorted(before) == ["config.json", "model.safetensors", "tokenizer.model"]
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    model.embedding.weight.data.zero_()
+    with pytest.raises(AnnotatedError, match="spazio su disco esaurito"):
+        save_tensors(tmp_path / "model.safetensors", model.state_dict(), {})
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
 def test_a_stop_between_two_checkpoints_does_not_change_the_mean(setting: Setting, tmp_path: Path) -> None:

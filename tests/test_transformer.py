@@ -214,7 +214,7 @@ def test_cache_equals_full_pass() -> None:
 
 
 @torch.inference_mode()
-def test_wider_beam_never_scores_worse_than_exhaustive() -> None:
+def test_a_wide_beam_finds_the_true_maximum() -> None:
     "Con un vocabolario minuscolo e K grande la beam search trova il massimo vero."
     torch.manual_seed(3)
     model = Transformer(Config(7, 16, 32, 2, 1, max_len=8)).eval()

@@ -637,7 +637,7 @@ def test_pointing_at_a_word(browser: Browser, folders: dict[str, Path]) -> None:
     page.close()
 
 
-def test_unknown_words_are_told(visit: Visit, folders: dict[str, Path], tmp_path: Path) -> None:
+def test_unknown_words_are_told(visit: Visit, folders: dict[str, Path]) -> None:
     "Le parole fuori della microlingua si dicono prima di caricare e con la traduzione; le altre no."
     page = visit.page
     page.goto(f"file://{folders['mini'] / 'index.html'}")
