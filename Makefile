@@ -34,11 +34,11 @@ PASSI = 20000
 QUOTIDIANO = tatoeba tatoeba_pivot cocoa_mt_train storybooks_asp shattered_pixel_dungeon fish_fillets tuxemon zelda_solarus_dx \
 	a_dark_room renpy_tutorial po_wesnoth
 PROGRAMMI = ddtp po_apps libreoffice_ui libreoffice_help po_edu_science mediawiki_i18n po_games inaturalist installation_guide
-BASE = annotated train --data $(DATI) --init small-en-it --grow --max-tokens 25000 --max-steps $(PASSI) --warmup 600 --factor 0.222 \
+BASE = annotated train --data $(1) --init small-en-it --grow --max-tokens 25000 --max-steps $(PASSI) --warmup 600 --factor 0.222 \
 	--valid-every 1000 $(QUOTIDIANO:%=--repeat %=10) $(PROGRAMMI:%=--repeat %=0.5) --compile --resume --out runs/base-cresciuto
 base: .venv/pronto $(or $(wildcard $(DATI)/train-pronomi.tsv.xz),$(DATI)/train-pronomi.tsv)
-	$(BIN)/$(BASE)
-	$(BIN)/python tools/pubblica.py runs/base-cresciuto base-en-it --data $(DATI) --command "$(subst $(DATI),CARTELLA,$(BASE))"
+	$(BIN)/$(call BASE,$(DATI))
+	$(BIN)/python tools/pubblica.py runs/base-cresciuto base-en-it --data $(DATI) --command "$(call BASE,CARTELLA)"
 
 # le frasi che insegnano di chi è «it», come nel capitolo 19
 $(DATI)/train-pronomi.tsv: | .venv/pronto

@@ -6,12 +6,9 @@ Le uscite finiscono nella cache da cui jupyter-book le prende, così `make test`
 from collections.abc import Generator
 
 import pytest
-from filelock import FileLock
-from jupyter_cache import get_cache
-from jupyter_cache.base import CacheBundleIn
 from nbval.plugin import IPyNbCell, IPyNbFile
 
-from tools.quaderni import CACHE
+from tools.quaderni import keep_for_book
 
 DONE = pytest.StashKey[set[int]]()  # di un quaderno, le celle andate bene
 
@@ -39,7 +36,4 @@ def remember(file: IPyNbFile) -> None:
             for output in cell.outputs:
                 if output.output_type == "execute_result":
                     output.execution_count = count
-        CACHE.mkdir(parents=True, exist_ok=True)
-        with FileLock(CACHE / ".scrive"):
-            bundle = CacheBundleIn(file.nb, str(file.path))
-            get_cache(CACHE).cache_notebook_bundle(bundle, check_validity=False, overwrite=True)
+        keep_for_book(file.nb, file.path)

@@ -7,10 +7,6 @@ I tempi sono di CPU, del solo filo che esegue la pagina: altri programmi accesi 
 
 import argparse
 import json
-import os
-import platform
-import shutil
-import subprocess
 import sys
 import tempfile
 from datetime import UTC, datetime
@@ -22,9 +18,11 @@ from playwright.sync_api import Browser, sync_playwright
 
 from annotated.study.microlingua import generate
 from annotated.web import export_web
+from tools.provenienza import chromium, commit, processor
 
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAM = ROOT / "annotated" / "study" / "web" / "transformer.js"
+MODELS = ["mini", "small-en-it", "base-en-it"]
 SENTENCES = [example.en for example in generate(30, held_out=True)]
 TO_FLOAT = """() => {
     for (const [name, m] of Object.entries(model.parameters)) {
@@ -91,19 +89,20 @@ def measure(browser: Browser, folder: Path, floats: bool) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("models", nargs="*", default=["mini", "small-en-it", "base-en-it"], metavar="MODELLO")
+    some = "se non sono tutti, le misure si stampano soltanto"
+    parser.add_argument("models", nargs="*", default=MODELS, metavar="MODELLO", help=some)
     names = parser.parse_args().models
-    candidates = (os.environ.get("CHROMIUM"), *map(shutil.which, ("chromium", "chromium-browser", "google-chrome")))
-    revision = subprocess.run(("git", "rev-parse", "--short", "HEAD"), cwd=ROOT, capture_output=True, text=True)
+    if (executable := chromium()) is None:
+        parser.error("nessun Chromium: installalo, o di' dov'è con CHROMIUM=percorso")
     report: dict[str, Any] = {
         "comando": " ".join(("python bench/browser.py", *sys.argv[1:])),
-        "commit": revision.stdout.strip(),
+        "commit": commit(),
         "data": f"{datetime.now(UTC):%Y-%m-%d}",
         "dispositivo": processor(),
         "frasi": len(SENTENCES),
     }
     with sync_playwright() as playwright, tempfile.TemporaryDirectory() as temporary:
-        browser = playwright.chromium.launch(executable_path=next(filter(None, candidates)), args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
         report |= {"chromium": browser.version, "modelli": {}}
         for name in names:
             folder = Path(temporary) / name
@@ -116,16 +115,10 @@ def main() -> None:
             report["modelli"][name] = {"file (kB)": round(kilobytes), **kinds}
             print(name, json.dumps(report["modelli"][name], indent=1, ensure_ascii=False))
         browser.close()
-    (ROOT / "bench" / "risultati" / "browser.json").write_text(
-        json.dumps(report, indent=1, ensure_ascii=False) + "\n", "utf-8"
-    )
-
-
-def processor() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else ():
-        if line.startswith("model name"):
-            return line.partition(": ")[2]
-    return platform.processor()
+    if names == MODELS:
+        (ROOT / "bench" / "risultati" / "browser.json").write_text(
+            json.dumps(report, indent=1, ensure_ascii=False) + "\n", "utf-8"
+        )
 
 
 if __name__ == "__main__":

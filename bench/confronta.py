@@ -8,7 +8,6 @@ import json
 import logging
 import os
 import platform
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -26,6 +25,7 @@ from torch import Tensor
 from annotated.common import EOS, number
 from annotated.data import Batch, Corpus, make_batches
 from annotated.study.figures import COLORS
+from tools.provenienza import commit, processor
 
 HERE = Path(__file__).parent
 PACKAGES = ("torch", "transformers", "joeynmt", "OpenNMT-py", "ctranslate2")
@@ -67,6 +67,9 @@ def build(names: list[str], device: str) -> dict[str, Contender]:
         try:
             contenders[name] = CONTENDERS[name](device)
         except (ImportError, NotImplementedError) as error:
+            if name == BASELINE:
+                told = "è la base del confronto: pip install -r bench/requirements.txt"
+                raise SystemExit(f"{name}: {error}; {told}") from None
             print(f"{name}: saltato ({error})", file=sys.stderr)
     expected = parameters(contenders[BASELINE])
     for name, contender in contenders.items():
@@ -167,7 +170,8 @@ def table(times: dict, units: dict, names: list[str]) -> str:
 def figure(times: dict, names: list[str], path: Path) -> None:
     "Una barra per concorrente e per prova: mediana dei rapporti, con il minimo e il massimo."
     plt.rcParams.update({"svg.hashsalt": "annotated", "svg.fonttype": "none"})
-    _, axes = plt.subplots(1, len(times), figsize=(3.6 * len(times), 3.6), sharey=True, layout="constrained")
+    wide = 3.6 * len(times)
+    _, [axes] = plt.subplots(1, len(times), figsize=(wide, 3.6), sharey=True, layout="constrained", squeeze=False)
     for axis, (task, seconds_of) in zip(axes, times.items(), strict=True):
         for name in names:
             if r := ratios(seconds_of, name):
@@ -195,18 +199,12 @@ def environment(device: str) -> dict[str, object]:
         except PackageNotFoundError:
             return None
 
-    def git(*arguments: str) -> str:
-        return subprocess.run(("git", *arguments), cwd=HERE, capture_output=True, text=True).stdout.strip()
-
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    models = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
     return {
         "comando": f"python bench/{' '.join([Path(sys.argv[0]).name, *sys.argv[1:]])}",
         "data": date.today().isoformat(),
-        "commit": git("rev-parse", "--short", "HEAD"),
-        "file modificati": bool(git("status", "--porcelain", "--", "../annotated")),
-        "dispositivo": torch.cuda.get_device_name() if device == "cuda" else (models or [platform.processor()])[0],
+        "commit": commit().removesuffix("+"),
+        "file modificati": commit().endswith("+"),
+        "dispositivo": torch.cuda.get_device_name() if device == "cuda" else processor(),
         "istruzioni": torch.backends.cpu.get_cpu_capability(),
         "thread": torch.get_num_threads(),
         "carico della macchina all'inizio": os.getloadavg()[0],

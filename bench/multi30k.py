@@ -9,9 +9,7 @@ Scrive in `risultati/multi30k.json`, con il diario.
 """
 
 import argparse
-import hashlib
 import json
-import subprocess
 from collections.abc import Callable
 from datetime import date
 from pathlib import Path
@@ -23,6 +21,7 @@ from sacremoses import MosesPunctNormalizer, MosesTokenizer
 from annotated import evaluate, load_pretrained, translate
 from annotated.data import read_pairs
 from annotated.training import read_weights
+from tools.provenienza import commit, read_log, sha256
 
 OUT = Path(__file__).parent / "risultati" / "multi30k.json"
 PUBLISHED = 41.02
@@ -41,10 +40,6 @@ def scores(hypotheses: list[str], references: list[str]) -> dict[str, object]:
     bleu = BLEU(tokenize="none", smooth_method="none", force=True)
     tokenized = bleu.corpus_score([split(h) for h in hypotheses], [[split(r) for r in references]])
     return {"tokenized": tokenized.score, "precisions": tokenized.precisions, **vars(evaluate(hypotheses, references))}
-
-
-def read_log(run: Path) -> list[dict[str, float]]:
-    return [json.loads(line) for line in (run / "log.jsonl").read_text("utf-8").splitlines()]
 
 
 def validation(run: Path) -> list[tuple[float, float]]:
@@ -77,20 +72,16 @@ def main() -> None:
             hypotheses = translate(model.eval(), tokenizer, sources, BEAM, alpha, progress=True)
             results.append({"averaged": average, "alpha": alpha, **scores(hypotheses, references)})
             print(results[-1])
-    revision = ["git", "rev-parse", "--short", "HEAD"]
-    git = subprocess.run(revision, cwd=OUT.parent, capture_output=True, text=True, check=True)
     record = {
         "published": PUBLISHED,
         "command": args.command,
         "hardware": args.hardware,
         "minutes": round(max(row.get("seconds", 0) for row in log) / 60),
         "date": str(date.today()),
-        "commit": git.stdout.strip(),
+        "commit": commit(),
         "torch": torch.__version__,
         "parameters": sum(p.numel() for p in model.parameters()),
-        "sha256": {
-            path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(args.data.glob("*.tsv*"))
-        },
+        "sha256": {path.name: sha256(path) for path in sorted(args.data.glob("*.tsv*"))},
         "beam": BEAM,
         "results": results,
         "log": log,

@@ -9,8 +9,6 @@ Si serve con gzip, come fa GitHub. Altri programmi accesi allungano il TBT, che 
 import argparse
 import gzip
 import json
-import os
-import shutil
 from collections import Counter
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -20,6 +18,8 @@ from threading import Thread
 from typing import Any
 
 from playwright.sync_api import Browser, Response, sync_playwright
+
+from tools.provenienza import chromium
 
 BOOK = Path(__file__).resolve().parent.parent / "book" / "_build" / "html"
 PAGES = ["intro", "02_attenzione", "09_transformer", "21_it_animal"]
@@ -95,9 +95,8 @@ def main() -> None:
         parser.error(f"in {arguments.cartella} non c'è {missing[0]}.html")
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Zipped, directory=str(arguments.cartella)))
     Thread(target=server.serve_forever, daemon=True).start()
-    executable = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox", "--disable-gpu"])
+        browser = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox", "--disable-gpu"])
         for name in arguments.pagine:
             found = measure(browser, f"http://127.0.0.1:{server.server_port}/{name}.html", arguments.volte)
             print(name, json.dumps(found, ensure_ascii=False))

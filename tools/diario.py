@@ -17,7 +17,7 @@ from statistics import fmean
 from typing import Any
 
 import torch
-from provenienza import commit, processor, sha256, told_errors, write_json
+from provenienza import commit, processor, read_log, sha256, told_errors, write_json
 from tappe import pieces, share, shares_right
 
 from annotated import Transformer, evaluate, translate
@@ -113,7 +113,7 @@ def main() -> None:
         run, data = Path(folder), Path(data_folder)
         model, tokenizer = load_model(run)
         options = json.loads((run / "options.json").read_text("utf-8"))
-        log = [json.loads(line) for line in (run / "log.jsonl").read_text("utf-8").splitlines()]
+        log = read_log(run)
         read = pieces_read(run, data, options, tokenizer, model.config.max_len, log[-1]["step"])
         clues = clues_seen(data)
         timed = [{"step": 0, "seconds": 0.0}, *(row for row in log if "seconds" in row)]

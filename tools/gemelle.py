@@ -32,6 +32,8 @@ def main() -> None:
     parser.add_argument("--command", required=True, help="il comando della corsa «con»")
     args = parser.parse_args()
     runs = {name: Path(folder) for name, _, folder in (run.partition("=") for run in args.runs)}
+    if set(runs) != {"con", "senza"}:
+        parser.error(f"le due corse si chiamano con=RUN e senza=RUN, non {' '.join(args.runs)}")
     found: dict[str, Any] = {}
     counted: dict[tuple[str, str], np.ndarray] = {}
     pairs = {file: list(read_pairs(args.data / file)) for file in SETS}

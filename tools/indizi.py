@@ -33,8 +33,8 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     args = parser.parse_args()
     probes, corpus = read_probes(), args.data / "train.tsv"
-    model, tokenizer = load_pretrained(args.model)
     folder = MODELS / args.model if (MODELS / args.model).is_dir() else Path(args.model)
+    model, tokenizer = load_pretrained(folder)
     hashes = {"pesi": weights_sha256(folder), "train.tsv": sha256(corpus)}
     facts = origin(f"python tools/indizi.py {folder.name} --data CARTELLA", **hashes)
     counts = occurrences({probe.clue for probe in probes}, corpus)

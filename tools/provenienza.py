@@ -2,12 +2,15 @@
 
 import hashlib
 import json
+import os
 import platform
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import date
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +22,21 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def _git(*arguments: str) -> str:
-    done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+    try:
+        done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+    except OSError:  # git può mancare
+        return ""
     return done.stdout.strip() if done.returncode == 0 else ""  # i sorgenti possono essere un archivio
 
 
+@cache
 def commit() -> str:
     "Il commit del codice, con «+» se il pacchetto o gli strumenti hanno modifiche non registrate; «?» se non si sa."
     changed = _git("status", "--porcelain", "annotated", "tools")
     return (_git("rev-parse", "--short", "HEAD") or "?") + ("+" if changed else "")
+
+
+commit()  # subito: a misura finita il deposito può essere andato avanti
 
 
 def processor() -> str:
@@ -34,6 +44,17 @@ def processor() -> str:
     path = Path("/proc/cpuinfo")
     names = [x for x in path.read_text().splitlines() if x.startswith("model name")] if path.exists() else []
     return names[0].split(": ")[1] if names else platform.processor()
+
+
+def chromium() -> str | None:
+    "Il Chromium di `CHROMIUM`, o il primo che si trova; `None` se non c'è."
+    found = map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))
+    return os.environ.get("CHROMIUM") or next(filter(None, found), None)
+
+
+def read_log(run: Path) -> list[dict[str, Any]]:
+    "Il diario di un addestramento."
+    return [json.loads(line) for line in (run / "log.jsonl").read_text("utf-8").splitlines()]
 
 
 def sha256(path: Path) -> str:

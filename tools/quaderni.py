@@ -112,8 +112,20 @@ def reshape(paths: list[Path]) -> int:
     return 0
 
 
+def keep_for_book(notebook: NotebookNode, path: Path) -> None:
+    "Mette un quaderno eseguito nella cache da cui il libro prende le uscite."
+    from filelock import FileLock
+    from jupyter_cache import get_cache
+    from jupyter_cache.base import CacheBundleIn
+
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with FileLock(CACHE / ".scrive"):
+        get_cache(CACHE).cache_notebook_bundle(CacheBundleIn(notebook, str(path)), check_validity=False, overwrite=True)
+
+
 def execute(paths: list[Path]) -> int:
     from nbclient import NotebookClient
+    from nbclient.exceptions import CellExecutionError
 
     os.environ["OMP_NUM_THREADS"] = "1"  # le somme dipendono dal numero di thread
     reshape(paths)
@@ -121,7 +133,13 @@ def execute(paths: list[Path]) -> int:
     for path in paths:
         notebook = nbformat.read(path, as_version=4)
         resources = {"metadata": {"path": str(path.parent)}}
-        NotebookClient(notebook, timeout=300, kernel_name="python3", resources=resources).execute()
+        # i tempi delle celle cambierebbero l'impronta con cui la cache riconosce il quaderno
+        client = NotebookClient(notebook, timeout=300, kernel_name="python3", resources=resources, record_timing=False)
+        try:
+            client.execute()
+        except (CellExecutionError, TimeoutError) as error:
+            sys.exit(f"{path}: {error}")
+        keep_for_book(notebook, path)  # la cache guarda il codice del quaderno, non il pacchetto
         path.write_text(text(canonical(notebook)), encoding="utf-8")
         print("eseguito", path.name, flush=True)
     return 0
@@ -155,7 +173,7 @@ def verify(paths: list[Path]) -> int:
     bad = [p.name for p in paths if p.read_text("utf-8") != text(canonical(nbformat.read(p, as_version=4)))]
     dated = [p.name for p in paths if "<dc:date>" in p.read_text("utf-8")]  # nbval confronterebbe anche la data
     if bad:
-        print("non in forma canonica (make quaderni):", ", ".join(bad), file=sys.stderr)
+        print("non in forma canonica (python tools/quaderni.py forma):", ", ".join(bad), file=sys.stderr)
     if dated:
         print("figure con la data: alla cella va l'etichetta nbval-ignore-output:", ", ".join(dated), file=sys.stderr)
     return bool(bad or dated)

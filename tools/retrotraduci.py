@@ -13,7 +13,7 @@ from pathlib import Path
 from provenienza import told_errors
 
 from annotated import load_pretrained, translate
-from annotated.common import atomic_write
+from annotated.common import AnnotatedError, atomic_write
 from annotated.corpora import normalize
 from annotated.data import read_lines, read_pairs
 from annotated.decoding import with_precision
@@ -24,6 +24,8 @@ SOURCE = "retrotradotte"
 def unpaired(path: Path, data: Path) -> list[str]:
     "Le frasi di `path`, una volta sola, che in `data` non sono la traduzione di nessuna."
     out = data / f"train-{SOURCE}.tsv"
+    if (old := out.with_suffix(".tsv.xz")).exists():
+        raise AnnotatedError(f"{old}: c'è già. Toglilo: il file nuovo lo sostituisce.")
     known = {normalize(pair.target) for file in data.glob("*.tsv*") if file != out for pair in read_pairs(file)}
     distinct = {normalize(line): line.replace("\t", " ").strip() for line in read_lines(path)}
     return [sentence for key, sentence in distinct.items() if key and key not in known]
@@ -35,8 +37,8 @@ def main() -> None:
     parser.add_argument("sentences", type=Path, metavar="FRASI", help="una frase italiana per riga, anche .xz")
     parser.add_argument("--data", type=Path, required=True, metavar="CARTELLA", help="i dati dell'addestramento")
     args = parser.parse_args()
-    model, tokenizer = load_pretrained(args.model)
     italian = unpaired(args.sentences, args.data)
+    model, tokenizer = load_pretrained(args.model)
     origin = str(args.sentences)
     fast = with_precision(model, "bf16")
     english = translate(fast, tokenizer, italian, beam=1, progress=True, origin=origin)

@@ -12,7 +12,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from provenienza import ROOT, origin, sha256, told_errors, write_json
+from provenienza import ROOT, origin, read_log, sha256, told_errors, write_json
 
 from annotated import Transformer
 from annotated.checkpoint import load_model, load_tensors
@@ -66,7 +66,7 @@ def main() -> None:
         options = json.loads((folder / "options.json").read_text("utf-8"))
         state, _ = load_tensors(folder / "state.safetensors", tokenizer)
         model.load_state_dict({k[6:]: tensor for k, tensor in state.items() if k.startswith("model.")})
-        steps = [json.loads(line)["step"] for line in (folder / "log.jsonl").read_text("utf-8").splitlines()][-1]
+        steps = read_log(folder)[-1]["step"]
         rows.append({"passi": steps, "quota": share(counts, options["repeat"]), **shares_right(model, tokenizer)})
     facts = origin("python tools/tappe.py", **{path.name: sha256(path) for path in find_data(args.data).train})
     write_json(OUT, {"provenienza": facts, "tappe": rows})

@@ -10,14 +10,13 @@ import json
 import sys
 import time
 from datetime import date
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from provenienza import commit, processor, sha256, told_errors, weights_sha256
+from provenienza import ROOT, commit, processor, sha256, told_errors, weights_sha256
 
-from annotated.common import atomic_write
+from annotated.common import AnnotatedError, atomic_write
 from annotated.data import Pair, encode_pairs, read_pairs
 from annotated.decoding import translate
 from annotated.pretrained import MODELS, load_pretrained
@@ -26,7 +25,7 @@ from annotated.study.heads import Head, ablation, all_heads, bleu_statistics, wi
 from annotated.tokenizer import Tokenizer
 from annotated.transformer import Transformer
 
-DATA = Path(__file__).resolve().parent.parent / "book" / "dati"
+DATA = ROOT / "book" / "dati"
 DRAWS = 5  # sorteggi delle teste da tenere
 FRACTIONS = (0, 1 / 16, 1 / 8, 1 / 4, 3 / 8, 1 / 2, 5 / 8, 3 / 4, 7 / 8, 1)  # quante teste tenere, in parte del totale
 
@@ -66,9 +65,13 @@ def provenance(name: str, device: str, seconds: float) -> dict[str, Any]:
 
 def main(name: str, device: str) -> None:
     started = time.perf_counter()
-    model, tokenizer = load_pretrained(name, device)
+    model, tokenizer = load_pretrained(MODELS / name, device)
     pairs = list(read_pairs(DATA / "teste.tsv.xz"))
     corpus = encode_pairs(pairs, tokenizer, model.config.max_len)
+    if corpus.skipped:
+        raise AnnotatedError(
+            f"teste.tsv.xz: {corpus.skipped} coppie troppo lunghe per {name}. Le metà non tornerebbero."
+        )
     heads, half = all_heads(model), len(pairs) // 2
     second = encode_pairs(pairs[half:], tokenizer, model.config.max_len)
 

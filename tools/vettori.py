@@ -168,7 +168,8 @@ def main() -> None:
     by_word = {text: [number[word] for word in words(text) if word in number] for text in wanted}
     whole = [margin(probe, table, by_word) for probe in probes]
 
-    model, tokenizer = load_pretrained("base-en-it")
+    folder = ROOT / "models" / "base-en-it"
+    model, tokenizer = load_pretrained(folder)
     pairs = company(split, times, {word for probe in probes for word in words(probe.clue)})
     counted = {word: table[i] for word, i in number.items()}
 
@@ -177,7 +178,7 @@ def main() -> None:
     pieces = [margin(probe, table, by_piece) for probe in probes]
     found = searched(pairs, counted, table, model, tokenizer)
 
-    hashes = {"pesi": weights_sha256(ROOT / "models" / "base-en-it"), "train.tsv": sha256(args.data / "train.tsv")}
+    hashes = {"pesi": weights_sha256(folder), "train.tsv": sha256(args.data / "train.tsv")}
     facts = origin("python tools/vettori.py --data CARTELLA", **hashes)
     lengths = {probe.clue: len(by_piece[probe.clue]) for probe in probes}
     results = {"provenienza": facts, "pezzi per indizio": lengths, "parole": whole, "pezzi": pieces, "sonda": found}

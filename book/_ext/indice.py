@@ -14,7 +14,10 @@ GLOSSARY = "92_glossario"
 CHAPTER = re.compile(r"(?!00|9)\d\d_")
 LAST = {"Errori tipici", "Controlla di aver capito", "Esercizi", "In breve"}  # ripetono le altre sezioni
 MOST = 5  # sezioni per voce, oltre a quelle in cui nasce
-ENDINGS = [("ca", "c(?:a|he)"), ("ga", "g(?:a|he)"), ("co", "c(?:o|hi|i)"), ("a", "[ae]"), ("o", "[oi]"), ("e", "[ei]")]
+ENDINGS = [
+    ("io", "io?"), ("ca", "c(?:a|he)"), ("ga", "g(?:a|he)"), ("co", "c(?:o|hi|i)"),
+    ("a", "[ae]"), ("o", "[oi]"), ("e", "[ei]"),
+]  # fmt: skip
 
 
 class Place(nodes.General, nodes.Element):

@@ -131,6 +131,7 @@ class Riferimento(SphinxDirective):
         ]
         book = Path(self.env.srcdir)
         self.env.note_dependency(str(book / "dati" / "esempi.txt"))
+        self.env.note_dependency(str(book / f"{chapter}.ipynb"))  # i titoli delle sezioni
         for symbol in module.__all__:
             *body, end, empty = described(module, symbol)
             if heading := sections(book / f"{chapter}.ipynb").get(symbol):

@@ -104,8 +104,7 @@ def add_dark_figures(app: Sphinx, error: Exception | None) -> None:
         for _, name in set(IMAGE.findall(text)):
             svg = (Path(app.outdir) / f"{name}.svg").read_text("utf-8")
             layouts[name] = layout(svg)
-            if not (path := Path(app.outdir) / f"{name}-scuro.svg").exists():
-                path.write_text(dark(svg), "utf-8")
+            (Path(app.outdir) / f"{name}-scuro.svg").write_text(dark(svg), "utf-8")
         page.write_text(IMAGE.sub(partial(with_dark_version, layouts=layouts), text), "utf-8")
 
 

@@ -4,6 +4,7 @@ Mappa del sito, indirizzi canonici, metadati per le reti sociali, pagina 404, da
 """
 
 import re
+from hashlib import sha256
 from html import escape
 from pathlib import Path
 from textwrap import shorten
@@ -14,6 +15,8 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.config import Config
 from sphinx_sitemap import add_html_link
+
+import annotated
 
 NOT_FOUND = """<h1>Questa pagina non c'è</h1>
 <p>L'indirizzo è sbagliato, o la pagina ha cambiato nome. Si può ripartire
@@ -70,6 +73,14 @@ def whole_map(app: Sphinx, error: Exception | None) -> None:
         add_html_link(app, name, "", {}, None)
 
 
+def writers() -> str:
+    "L'impronta di chi scrive le pagine: se cambia, quelle già scritte sono vecchie, e Sphinx da sé non lo saprebbe."
+    here, package = Path(__file__).parent, Path(annotated.__file__).parent
+    files = [path for path in here.rglob("*") if path.suffix in {".py", ".js", ".po"}]
+    files += [package / "web.py", *package.glob("study/viewer.*"), *package.glob("study/web/*")]
+    return sha256(b"".join(path.read_bytes() for path in sorted(files))).hexdigest()
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     for name in ("sphinx_sitemap", "sphinxext.opengraph", "notfound.extension"):
         app.setup_extension(name)
@@ -80,4 +91,4 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("build-finished", whole_map, priority=400)  # prima che la mappa si scriva
     app.connect("html-page-context", describe, priority=400)  # prima che opengraph scriva i suoi
     app.connect("html-page-context", no_source, priority=950)
-    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
+    return {"version": "1", "env_version": writers(), "parallel_read_safe": True, "parallel_write_safe": True}
