@@ -63,7 +63,7 @@ function shorten(text, width) {
   if (textWidth(text) <= width) return text;
   let n = text.length;
   while (n > 1 && textWidth(text.slice(0, n) + "…") > width) n--;
-  return text.slice(0, n) + "…";
+  return text.slice(0, n).replace(/[\ud800-\udbff]$/, "") + "…";
 }
 
 // ---------------------------------------------------------------- pezzi e parole
@@ -402,7 +402,7 @@ const show = (v, panel, x) => (panel.signed ? signed(x) : x === 0 && ["decoder",
 const paint = (panel, c, x) => (panel.signed ? (x < 0 ? LESS : MORE) : panel.channels[c].color);
 
 function layLines({ rows, columns, channels: { length: n }, signed }, width) { // dove sta ogni cosa
-  const step = 22, top = 6, room = width * 0.3, digits = n > 1 ? 0 : signed ? 46 : 38, strip = n === 1 ? 9 : clamp(45 / n, 3, 8);
+  const step = 24, top = 6, room = width * 0.3, digits = n > 1 ? 0 : signed ? 46 : 38, strip = n === 1 ? 9 : clamp(45 / n, 3, 8);
   const left = Math.min(widest(rows), room) + digits + 6; // dove finiscono le etichette di sinistra
   const right = width - Math.min(widest(columns), room) - digits - 6;
   const y = (i) => top + step * (i + 0.5), height = top * 2 + step * Math.max(rows.length, columns.length);
@@ -419,9 +419,9 @@ function curve({ n, from, to, y }, panel, c, i, j, opacity) {
   });
 }
 
-// Le caselle di un pannello: canale, riga, colonna, peso.
-const cells = ({ channels, drawn = () => true }) =>
-  channels.flatMap(({ matrix }, c) => matrix.flatMap((row, i) => Array.from(row, (x, j) => ({ c, i, j, x })))).filter(({ i, j }) => drawn(i, j));
+// Le caselle di un pannello, di una riga o di una colonna: canale, riga, colonna, peso.
+const cells = ({ channels, drawn = () => true }, r = null, k = null) => channels.flatMap(({ matrix }, c) => matrix.flatMap((row, i) =>
+  (r ?? i) !== i ? [] : (k === null ? range(row.length) : [k]).map((j) => ({ c, i, j, x: row[j] })))).filter(({ i, j }) => drawn(i, j));
 
 // La linea più leggera che si disegna: dove tutto il peso è sparso, anche meno di THIN.
 const thin = (panel) => (panel.signed ? THIN : Math.min(THIN, cells(panel).reduce((most, { x }) => Math.max(most, x), 0) / 2 || THIN));
@@ -443,7 +443,7 @@ function drawLines(v, panel, at) {
 function markLines(v, panel, at, i, j) {
   if (i === null && j === null) return [];
   const { n, left, right, strip, width, y } = at;
-  const lit = cells(panel).filter((cell) => (i === null || cell.i === i) && (j === null || cell.j === j));
+  const lit = cells(panel, i, j);
   const mark = ({ c, i: row, j: column, x }) => {
     const [near, far, anchor, p] = i === null ? [left + 3 + c * strip, 2, "start", row] : [right - 3 - (n - c) * strip, width - 2, "end", column];
     const look = { class: "striscia", fill: paint(panel, c, x), "fill-opacity": tone(x).toFixed(3) };
@@ -487,7 +487,7 @@ function drawMatrix(v, panel, at) {
 
 function markMatrix(v, panel, at, i, j) {
   const { left, right, top, bottom, cell, x, y } = at, fits = panel.channels.length === 1 && cell >= 28 && (i !== null || j !== null);
-  const numbers = !fits ? [] : cells(panel).filter((one) => (i === null || one.i === i) && (j === null || one.j === j));
+  const numbers = !fits ? [] : cells(panel, i, j);
   return [svg("g", { fill: "none", class: "mirino" },
     i !== null && svg("rect", { x: left, y: y(i), width: right - left, height: cell }),
     j !== null && svg("rect", { x: x(j), y: top, width: cell, height: bottom - top }),
@@ -680,7 +680,7 @@ function drawHelp(v) {
   const touch = TOUCH(), tips = [
     "Le miniature sono tutto il modello: una riga per strato, una colonna per testa. " +
       (touch ? "Un tocco apre una testa." : "Un clic apre una testa; con Maiusc, la si aggiunge a quelle in vista."),
-    `I numeri colorati mostrano e nascondono le teste; ${touch ? "due tocchi" : "un doppio clic (o Maiusc+Invio)"} ne lasciano una sola.`,
+    `I numeri colorati mostrano e nascondono le teste${touch ? "" : "; un doppio clic (o Maiusc+Invio) ne lascia una sola"}.`,
     touch ? "Tocca un pezzo per vedere che cosa guarda e chi lo guarda; toccalo ancora per lasciarlo."
       : "Passa su un pezzo per vedere che cosa guarda e chi lo guarda. Un clic lo fissa, un altro lo lascia.",
     !touch && "Da tastiera: Tab passa da una parte all'altra; nelle miniature e nel disegno si va con le frecce, Invio sceglie, Esc lascia.",
@@ -697,7 +697,7 @@ function drawHelp(v) {
 function drawFoot(v) {
   const act = (name, text, click) => html("button", { type: "button", class: "tutte", "data-chiave": name, click }, text);
   return [
-    html("div", { class: "comandi" }, act("link", "Copia il collegamento", () => copyLink(v)), act("svg", "Salva SVG", () => saveSvg(v)),
+    html("div", { class: "comandi" }, self === top && act("link", "Copia il collegamento", () => copyLink(v)), act("svg", "Salva SVG", () => saveSvg(v)),
       act("png", "Salva PNG", () => savePng(v)), html("span", { class: "esito", "aria-live": "polite" })),
     fold(v, "tabella", "Tabella dei numeri", () => drawTable(v)),
     v.scene.inside && fold(v, "dentro", "Dentro un peso", () => v.inside),

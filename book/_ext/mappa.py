@@ -15,7 +15,7 @@ from sphinx.util.docutils import SphinxDirective
 PLACE = '<div class="mappa"></div>'  # dove la direttiva vuole la mappa
 OPENING = '<div class="tip admonition">'  # il riquadro «In questo capitolo»
 CHAPTERS = re.compile(r"0[1-9]_")
-WIDTH, HEIGHT, BOX, CHIP = 360, 492, 38, 25  # la misura è quella di un telefono: lì un punto è un pixel
+WIDTH, HEIGHT, BOX, CHIP = 360, 492, 38, 26  # la misura è quella di un telefono: lì un punto è un pixel
 LEFT, RIGHT, COLUMN = 10, 194, 156
 DESCRIPTION = (
     "Mappa del modello, dal basso. A sinistra la frase inglese diventa pezzi, vettori con la posizione, e attraversa "
@@ -80,7 +80,7 @@ class Map:
         current = ' aria-current="page"' if page == self.here else ""
         return (
             f'<a href="{self.relative(self.here, page)}" aria-label="{title}"{current}><title>{title}</title>'
-            f'<circle cx="{x}" cy="{y}" r="11.5"/>{text(x, y + 4.5, str(number), "numero")}</a>'
+            f'<circle cx="{x}" cy="{y}" r="12.7"/>{text(x, y + 4.5, str(number), "numero")}</a>'
         )
 
     def box(self, box: Box) -> str:

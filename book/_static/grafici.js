@@ -5,6 +5,7 @@
     const script = document.createElement("script");
     script.src = `${document.documentElement.dataset.content_root}_static/vega-bundle.js`;
     script.onload = done;
+    script.onerror = () => { script.remove(); loading = undefined; }; // senza rete resta il disegno fermo; il prossimo grafico riprova
     document.head.append(script);
   }));
   const watch = new IntersectionObserver((entries) => {

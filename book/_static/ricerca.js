@@ -18,8 +18,8 @@
 
   function load(show) {
     if (entries) return show();
-    if (asked) return void asked.push(show);
-    asked = [show];
+    if (asked) return void asked.add(show);
+    asked = new Set([show]);
     const script = document.createElement("script");
     script.src = `${root}_static/ricerca-indice.js`;
     script.onerror = () => { // senza rete: lo si dice, e alla prossima lettera si riprova
@@ -107,7 +107,8 @@
       status.textContent = query.length < 2 ? "" : !entries ? "L'indice della ricerca non si carica: riprova quando c'è la rete." : !found.length ? "Nessun risultato." : found.length === 1 ? "Un risultato." : `${found.length} risultati.`;
     };
     input.addEventListener("focus", () => load(show), { once: true });
-    input.addEventListener("input", () => load(show));
+    let waiting; // cercare a ogni lettera fermerebbe la scrittura
+    input.addEventListener("input", () => { clearTimeout(waiting); waiting = setTimeout(load, 120, show); });
     if (long) {
       input.value = new URLSearchParams(location.search).get("q") ?? "";
       input.focus();

@@ -151,7 +151,7 @@ class LiveBox {
   // -------- gli elementi fermi
   drawForm() {
     const enter = (event) => {
-      if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+      if (event.key !== "Enter" || event.shiftKey || event.isComposing || event.keyCode === 229) return;
       event.preventDefault();
       this.submit();
     };
@@ -209,23 +209,26 @@ class LiveBox {
     };
     const encoded = timed(() => model.encode(ids)), writing = model.write(ids, { encoded });
     const result = () => liveResult(this.live, text, ids, encoded, steps);
+    const { riquadro } = this.viewer.slots;
+    riquadro.setAttribute("aria-live", "off"); // chi ascolta sente la traduzione finita, non ogni pezzo
     for (let step; !(step = timed(() => writing.next())).done;) {
       steps.push(step.value);
       const start = performance.now();
       if (start - drawn < Math.max(REDRAW, 4 * cost)) continue;
-      const now = result(); // mentre scrive si guarda l'ultimo pezzo, poi si torna a quello scelto
+      const now = result(), reading = this.viewer.state.k === ENCODER; // mentre scrive si guarda l'ultimo pezzo, poi si torna a quello scelto
       this.picked = steps.length - 1;
-      this.show(now, k === ENCODER ? {} : { focus: { panel: 0, query: writtenOf(now)[this.viewer.state.words ? "words" : "pieces"].length - 1, key: null } });
+      this.show(now, reading ? {} : { focus: { panel: 0, query: writtenOf(now)[this.viewer.state.words ? "words" : "pieces"].length - 1, key: null } });
       await pause();
-      if (mine !== this.run) return;
+      if (mine !== this.run) return void riquadro.setAttribute("aria-live", "polite");
       model.off = this.off; // il modello è di tutte le caselle della pagina: intanto un'altra può averlo usato
       [drawn, cost] = [performance.now(), performance.now() - start];
     }
     this.picked = picked;
-    this.finish(result(), `${steps.length} pezzi in ${duration(spent)}, qui nel tuo browser.`, { focus });
+    this.finish(result(), `${steps.length} pezzi in ${duration(spent)}, qui nel tuo browser.`, this.viewer.state.k === k ? { focus } : {});
   }
 
   finish(result, message = "", change = {}) {
+    this.viewer.slots.riquadro.setAttribute("aria-live", "polite");
     this.show(result, this.wanted ?? change); // ciò che l'indirizzo chiede, la prima volta
     this.wanted = null;
     if (!this.off.size) this.whole.set(`${this.m} ${result.text}`, result.translation);
@@ -258,10 +261,10 @@ class LiveBox {
   // Senza modello e senza risposta pronta: si chiede prima di scaricare.
   ask() {
     const { size } = this, why = this.off.size ? "Per spegnere una testa" : "Per questa frase";
-    const load = html("button", { type: "button", class: "forte", click: () => this.fetchModel() }, `Carica il modello (${size})`);
+    const load = html("button", { type: "button", class: "forte", "aria-describedby": "perche", keydown: (event) => event.repeat && event.preventDefault(), click: () => this.fetchModel() }, `Carica il modello (${size})`);
     const refuse = html("button", { type: "button", click: () => this.giveUp("Va bene: le frasi pronte rispondono senza scaricare nulla.") }, "No, grazie");
     fill(this.offer, [
-      html("p", {}, `${why} il modello deve arrivare in questa pagina: ${size}, una volta sola. Poi traduce qui, e ciò che scrivi non esce da questo browser.`),
+      html("p", { id: "perche" }, `${why} il modello deve arrivare in questa pagina: ${size}, una volta sola. Poi traduce qui, e ciò che scrivi non esce da questo browser.`),
       this.metered, html("div", { class: "gruppo" }, load, refuse)]);
     this.offer.hidden = false;
     this.say("");
@@ -338,6 +341,7 @@ class LiveBox {
     this.result = { m: this.m, ...result }; // di quale modello è
     if (this.picked >= result.candidates.length) this.picked = null;
     this.viewer.show(this.scene, change);
+    this.seen = JSON.stringify(toFields(this.viewer));
     this.pick(this.viewer);
     this.refresh();
   }
@@ -345,7 +349,9 @@ class LiveBox {
   changed(v) {
     this.pick(v);
     this.refresh();
-    if (!v.state.over) remember(this.address(toFields(v)));
+    const seen = JSON.stringify(toFields(v));
+    if (seen !== this.seen) remember(this.address(toFields(v))); // chi passa soltanto non cambia l'indirizzo
+    this.seen = seen;
   }
 
   pick(v) { // il pezzo scritto di cui si vedono i candidati: quello che guarda, o l'ultimo che si è scelto
@@ -380,11 +386,11 @@ class LiveBox {
     const rows = at && at.query !== null ? this.piecesOf("query", at.query) : [], weights = this.seenBy(rows);
     const looked = (i) => (seen ? weights[kind === "decoder" ? i + 1 : i] ?? 0 : 0);
     const buttons = pieces.map((piece, i) => html("button", {
-      type: "button", class: piece.startsWith("·") ? "pezzo continua" : "pezzo", style: `--peso: ${Math.round(100 * looked(i))}%`,
+      type: "button", lang, class: piece.startsWith("·") ? "pezzo continua" : "pezzo", style: `--peso: ${Math.round(100 * looked(i))}%`,
       "data-chiave": `${side}${i}`, "aria-pressed": String(asks && rows.includes(i)),
       click: () => this.choosePiece(side, i, asks), pointerenter: (event) => event.pointerType === "mouse" && this.hoverPiece(i, asks, seen),
     }, piece, looked(i) >= 0.005 && html("small", {}, percent(looked(i)))));
-    return html("div", {}, html("p", { class: "titolo" }, title), html("div", { class: "pezzi", role: "group", "aria-label": title, lang }, ...buttons));
+    return html("div", {}, html("p", { class: "titolo" }, title), html("div", { class: "pezzi", role: "group", "aria-label": title }, ...buttons));
   }
 
   seenBy(rows) { // quanto i pezzi `rows` guardano ogni chiave, in media sulle teste in vista
@@ -450,7 +456,7 @@ class LiveBox {
     const fields = fieldsOf(this.data.anchor);
     if (!fields) return false;
     const m = Math.max(0, this.data.models.findIndex(({ name }) => name === fields.get("modello")));
-    if (m !== this.m) Object.assign(this, { m, live: null });
+    if (m !== this.m) Object.assign(this, { m, live: null, run: this.run + 1 });
     this.picked = null;
     const heads = this.ready[m][0].maps.flatMap(({ kind, N, h }) => range(N * h).map((n) => `${kind}.${Math.floor(n / h)}.${n % h}`));
     this.off = new Set((fields.get("spente") ?? "").split("_").filter((name) => heads.includes(name)));
