@@ -530,7 +530,7 @@ def _steps(run: Run, training: Corpus, validation: Corpus, shown: bool) -> None:
         if progress.step < config.max_steps or progress.step == before:
             _tell(bar, _why(run))
 
-# %% ../book/15_addestramento.ipynb #174bf5e7
+# %% ../book/15_addestramento.ipynb #84c22232
 def train(
     model: Transformer,
     tokenizer: Tokenizer,
@@ -550,9 +550,8 @@ def train(
     dati, un altro seme o un altro `max_tokens`; se nemmeno una frase per volta sta in memoria; o se la
     perdita non è più un numero: lo stato salvato resta l'ultimo buono. A SIGTERM, SIGINT o SIGHUP salva e
     solleva `KeyboardInterrupt`. Con `torchrun` la eseguono tutti i processi. `measure` riceve il modello da
-    pubblicare, con il dropout spento, e non deve cambiarlo; con più processi la chiama il primo, e gli altri
-    aspettano. Alla fine `model` ha i pesi dell'ultimo passo, e il dropout acceso; i migliori, e mediati, li
-    rilegge `load_model(folder)`.
+    pubblicare, e non deve cambiarlo; con più processi la chiama il primo. Alla fine `model` ha i pesi
+    dell'ultimo passo, e il dropout acceso; i migliori, e mediati, li rilegge `load_model(folder)`.
     """
     if not (len(training) and len(validation)):
         raise AnnotatedError("nessuna coppia: servono dati per addestrare e per la validazione.")
