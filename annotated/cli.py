@@ -394,7 +394,7 @@ def _training_config(args: argparse.Namespace, device: torch.device) -> Training
     options |= {"precision": _precision(args.precision, device), "compiled": bool(args.compiled)}
     return TrainingConfig(**options)
 
-# %% ../book/90_riga_di_comando.ipynb #7fa41389
+# %% ../book/90_riga_di_comando.ipynb #44ddc717
 def _train(args: argparse.Namespace) -> None:
     _check_processes()
     if args.config and args.config.endswith(".json"):
@@ -463,7 +463,7 @@ def _bleu_on(corpus: Corpus, tokenizer: Tokenizer, n: int) -> Callable[[Transfor
         for batch in make_batches(corpus.lengths[chosen], 4096, seed=0):  # i pezzi del corpus, come sono
             found = beam_search(model, corpus.batch(chosen[batch]).src.to(device), beam=1)
             for i, hypotheses in zip(batch, found, strict=True):
-                [texts[i]] = tokenizer.decode([hypotheses[0].ids])
+                [texts[i]] = tokenizer.decode([hypotheses[0].ids if hypotheses else []])
         return {"bleu": evaluate(texts, targets).bleu}
 
     return measure
@@ -579,7 +579,7 @@ class _Arriving:
         line, self.arrived = self.arrived[:end], self.arrived[end:]
         return line
 
-# %% ../book/90_riga_di_comando.ipynb #07c4bd9d
+# %% ../book/90_riga_di_comando.ipynb #627474d3
 def _sentences(args: argparse.Namespace) -> tuple[str, _Chunks]:
     "Da dove vengono le frasi da tradurre, e le frasi, a gruppi."
     if args.text is not None:
@@ -594,7 +594,7 @@ def _sentences(args: argparse.Namespace) -> tuple[str, _Chunks]:
 
 def _print(text: str) -> None:
     if sys.stdout is None:
-        raise AnnotatedError("lo standard output è chiuso. Riaprilo, o scrivi in un file con --output.")
+        raise AnnotatedError("lo standard output è chiuso. Riaprilo, o, con translate, scrivi in un file con --output.")
     print(text, flush=True)
 
 
@@ -942,7 +942,7 @@ def make_parser() -> argparse.ArgumentParser:
         add(commands)
     return parser
 
-# %% ../book/90_riga_di_comando.ipynb #4f7a7136
+# %% ../book/90_riga_di_comando.ipynb #bdb918f6
 def _flush() -> None:
     "Scrive ciò che resta; se non si può lo butta, perché Python, uscendo, non ci riprovi."
     try:
@@ -998,7 +998,7 @@ def _outcome(argv: list[str] | None) -> int:
     except (MemoryError, RuntimeError) as error:
         if not out_of_memory(error):
             raise
-        return _fail("memoria esaurita: riduci --max-tokens o --beam.")
+        return _fail("memoria esaurita: riduci --max-tokens e, se traduci, --beam.")
     except KeyboardInterrupt as stop:
         _say(f"interrotto: {str(stop) or 'ciò che era salvato resta'}.")
         return 130
