@@ -579,7 +579,7 @@ class _Arriving:
         line, self.arrived = self.arrived[:end], self.arrived[end:]
         return line
 
-# %% ../book/90_riga_di_comando.ipynb #627474d3
+# %% ../book/90_riga_di_comando.ipynb #a5acda5b
 def _sentences(args: argparse.Namespace) -> tuple[str, _Chunks]:
     "Da dove vengono le frasi da tradurre, e le frasi, a gruppi."
     if args.text is not None:
@@ -594,7 +594,8 @@ def _sentences(args: argparse.Namespace) -> tuple[str, _Chunks]:
 
 def _print(text: str) -> None:
     if sys.stdout is None:
-        raise AnnotatedError("lo standard output è chiuso. Riaprilo, o, con translate, scrivi in un file con --output.")
+        told = "lo standard output è chiuso. Riaprilo, o, con translate, scrivi in un file con --output."
+        raise AnnotatedError(told)
     print(text, flush=True)
 
 

@@ -553,7 +553,9 @@ def test_memory_ends_while_translating(
         with pytest.raises(RuntimeError, match="altro"):
             main(command)
     else:
-        assert_refused(main(command), capsys.readouterr().err, "memoria esaurita: riduci --max-tokens e, se traduci, --beam.")
+        assert_refused(
+            main(command), capsys.readouterr().err, "memoria esaurita: riduci --max-tokens e, se traduci, --beam."
+        )
 
 
 def test_full_disk(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
