@@ -107,8 +107,7 @@
       status.textContent = query.length < 2 ? "" : !entries ? "L'indice della ricerca non si carica: riprova quando c'è la rete." : !found.length ? "Nessun risultato." : found.length === 1 ? "Un risultato." : `${found.length} risultati.`;
     };
     input.addEventListener("focus", () => load(show), { once: true });
-    let waiting; // cercare a ogni lettera fermerebbe la scrittura
-    input.addEventListener("input", () => { clearTimeout(waiting); waiting = setTimeout(load, 120, show); });
+    input.addEventListener("input", () => load(show));
     if (long) {
       input.value = new URLSearchParams(location.search).get("q") ?? "";
       input.focus();
