@@ -81,12 +81,18 @@ def writers() -> str:
     return sha256(b"".join(path.read_bytes() for path in sorted(files))).hexdigest()
 
 
+def first_page(app: Sphinx, *_: Any) -> list[str]:
+    "Una pagina si rifà sempre: se non ne scrive nessuna, Sphinx non copia nemmeno `_static`, che può essere cambiata."
+    return ["intro"]
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     for name in ("sphinx_sitemap", "sphinxext.opengraph", "notfound.extension"):
         app.setup_extension(name)
     if has_history(app):
         app.setup_extension("sphinx_last_updated_by_git")
     app.connect("config-inited", derive, priority=100)
+    app.connect("env-get-outdated", first_page)
     app.connect("build-finished", lighten)
     app.connect("build-finished", whole_map, priority=400)  # prima che la mappa si scriva
     app.connect("html-page-context", describe, priority=400)  # prima che opengraph scriva i suoi
