@@ -9,6 +9,7 @@ import indizi
 import provenienza
 import pytest
 import retrotraduci
+import vettori
 
 from annotated.cli import main
 from annotated.corpora import normalize
@@ -123,3 +124,10 @@ def test_clues_are_of_the_published_weights() -> None:
     found = json.loads(indizi.OUT.read_text("utf-8"))
     assert found["provenienza"]["pesi"] == provenienza.weights_sha256(MODELS / "base-en-it")
     assert len(found["margini"]) == len(read_probes())
+
+
+def test_vectors_are_of_the_published_weights() -> None:
+    "Come sopra, per la sonda di `tools/vettori.py`."
+    found = json.loads(vettori.OUT.read_text("utf-8"))
+    assert found["provenienza"]["pesi"] == provenienza.weights_sha256(MODELS / "base-en-it")
+    assert len(found["parole"]) == len(read_probes())
