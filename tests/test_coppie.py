@@ -119,3 +119,10 @@ def test_the_measures_are_of_the_published_weights() -> None:
     assert facts["con"]["weights"] == weights_sha256(MODELS / "small-en-it"), "rifai con «tools/coppie.py»"
     with pytest.raises(AnnotatedError, match="qui non ci sono pesi"):
         weights_sha256(MODELS / "che-non-c-e")
+
+
+def test_the_models_are_asked_the_same_sentences() -> None:
+    "Con un altro lessico `generate` dà altre frasi: le colonne del capitolo 21 non si confronterebbero."
+    stored = np.load(coppie.FILE)
+    frames = [stored[f"{name}/unseen_frames"].tolist() for name in json.loads(str(stored["provenance"]))]
+    assert len(frames) == 3 and all(some == frames[0] for some in frames)

@@ -130,4 +130,12 @@ def test_vectors_are_of_the_published_weights() -> None:
     "Come sopra, per la sonda di `tools/vettori.py`."
     found = json.loads(vettori.OUT.read_text("utf-8"))
     assert found["provenienza"]["pesi"] == provenienza.weights_sha256(MODELS / "base-en-it")
+    assert found["provenienza"]["aggettivi"] == provenienza.sha256(vettori.LEXICON)
     assert len(found["parole"]) == len(read_probes())
+
+
+def test_the_last_snapshot_of_base_is_of_the_published_weights() -> None:
+    "`base.json` non ha l'impronta dei pesi: la quota delle coppie dev'essere quella di `indizi.json`, che ce l'ha."
+    margins = json.loads(indizi.OUT.read_text("utf-8"))["margini"]
+    last = json.loads((indizi.ROOT / "book/dati/base.json").read_text("utf-8"))["istantanee"][-1]
+    assert sum(x > 0 for x in margins) / len(margins) == pytest.approx(last["accordo"]["coppie"], abs=1e-4)

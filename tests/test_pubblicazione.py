@@ -22,6 +22,7 @@ import pytest
 import yaml
 from playwright.sync_api import Browser, Response
 
+from annotated.decoding import translate
 from annotated.pretrained import MODELS, load_pretrained
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -262,3 +263,12 @@ def test_a_card_is_what_its_measures_say(name: str) -> None:
     metrics = json.loads((MODELS / name / "metrics.json").read_text("utf-8"))
     written = (MODELS / name / "README.md").read_text("utf-8")
     assert pubblica.card(name, metrics, load_pretrained(name)[0]) == written
+
+
+@pytest.mark.parametrize("name", [path.parent.name for path in sorted(MODELS.glob("*/metrics.json"))])
+def test_the_measures_of_a_card_are_of_its_weights(name: str) -> None:
+    "Pesi nuovi accanto a misure vecchie non traducono come le misure dicono."
+    metrics = json.loads((MODELS / name / "metrics.json").read_text("utf-8"))
+    model, tokenizer = load_pretrained(name)
+    sentences, translations = zip(*metrics["examples"], strict=True)
+    assert translate(model, tokenizer, list(sentences), metrics["beam"], metrics["alpha"]) == list(translations)

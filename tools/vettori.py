@@ -26,6 +26,7 @@ from annotated.data import read_pairs
 from annotated.study.coreference import Probe, read_probes
 from annotated.study.pronouns import ADJECTIVES
 
+LEXICON = ROOT / "annotated" / "study" / "pronouns_adjectives.tsv"
 OUT = ROOT / "book" / "dati" / "vettori.json"
 WINDOW, SIZE, WORDS = 3, 300, 30_000
 FOLDS, RANK, STEPS, DECAY = 5, 32, 400, 0.03  # della sonda
@@ -179,6 +180,7 @@ def main() -> None:
     found = searched(pairs, counted, table, model, tokenizer)
 
     hashes = {"pesi": weights_sha256(folder), "train.tsv": sha256(args.data / "train.tsv")}
+    hashes["aggettivi"] = sha256(LEXICON)
     facts = origin("python tools/vettori.py --data CARTELLA", **hashes)
     lengths = {probe.clue: len(by_piece[probe.clue]) for probe in probes}
     results = {"provenienza": facts, "pezzi per indizio": lengths, "parole": whole, "pezzi": pieces, "sonda": found}
