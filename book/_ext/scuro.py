@@ -31,6 +31,13 @@ IMAGE = re.compile(r'(<source[^>]*>)?<img\b[^>]*\bsrc="(_images/[0-9a-f]{64})\.s
 
 def invert_drawing(root: etree._Element) -> None:
     "Tutto tranne il testo."
+    for node in root.xpath(
+        "//svg:g[starts-with(@id, 'figure')]//*[self::svg:path or self::svg:use]"
+        "[not(ancestor::svg:defs or ancestor::svg:g[starts-with(@id, 'text_')])]",
+        namespaces=SVG,
+    ):  # matplotlib non scrive il riempimento nero
+        if "fill:" not in node.get("style", ""):
+            node.set("style", "fill: #000000; " + node.get("style", ""))
     for ground in root.xpath("//svg:g[starts-with(@id, 'figure')]/svg:g[1]/svg:path", namespaces=SVG) + root.xpath(
         "//svg:g[starts-with(@id, 'axes')]/svg:g[1][starts-with(@id, 'patch')]/svg:path", namespaces=SVG
     ):
@@ -66,7 +73,8 @@ def dark(svg: str) -> str:
     for text, style in zip(texts, styles, strict=True):
         x, y, angle = PLACE.match(text.get("transform")).groups()
         reach = 5.5 if len(text.findall("svg:use", SVG)) > 1 else 2.5  # una lettera sola è stretta
-        if brightness(picture, scale, float(x), float(y), radians(float(angle or 0)), reach) < 0.5:
+        # sotto 0,42 un testo chiaro si legge meglio di uno scuro
+        if brightness(picture, scale, float(x), float(y), radians(float(angle or 0)), reach) < 0.42:
             for old, new in ON_DARK.items():
                 style = style.replace(old, new)
         text.set("style", style)
