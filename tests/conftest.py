@@ -1,10 +1,12 @@
 """Ciò che più prove usano: un corpus e un modello piccoli, e un vero Chromium senza rete."""
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from axe_playwright_python.sync_playwright import Axe
@@ -13,7 +15,7 @@ from provenienza import chromium
 
 from annotated import Config, Transformer
 from annotated.checkpoint import save_model
-from annotated.data import Corpus, Pair, encode_pairs
+from annotated.data import Batch, Corpus, Pair, encode_pairs
 from annotated.study.microlingua import generate
 from annotated.tokenizer import Tokenizer
 
@@ -29,6 +31,20 @@ def write_data(folder: Path, train: list[str] = PAIRS, valid: list[str] = PAIRS[
     (folder / "train.tsv").write_text("\n".join(train) + "\n", "utf-8")
     (folder / "valid.tsv").write_text("\n".join(valid) + "\n", "utf-8")
     return folder
+
+
+class Stopped(Corpus):
+    "Un corpus che al lotto numero `at` ferma con SIGTERM chi lo legge."
+
+    def __init__(self, corpus: Corpus, at: int):
+        super().__init__(corpus.tokens, corpus.offsets)
+        self.left = at
+
+    def batch(self, indices: np.ndarray) -> Batch:
+        self.left -= 1
+        if self.left == 0:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return super().batch(indices)
 
 
 def assert_refused(code: int, error: str, message: str) -> None:

@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 import shutil
 import signal
 import subprocess
@@ -33,7 +32,7 @@ from annotated.study.efficient import fixed_mask, local_mask, strided_mask
 from annotated.study.microlingua import generate
 from annotated.tokenizer import Tokenizer, reservoir_sample
 from annotated.training import LOG_EVERY, TrainingConfig, batch_stream, train, validation_loss
-from conftest import SHAPE, Setting
+from conftest import SHAPE, Setting, Stopped
 
 SHORT = TrainingConfig(max_steps=40, max_tokens=256, warmup=20, valid_every=20, average=3)
 
@@ -113,17 +112,8 @@ def test_one_training_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str
 def test_resuming_a_run_never_validated(setting: Setting, tmp_path: Path) -> None:
     tokenizer, corpus, validation = setting
 
-    class Stops(Corpus):
-        served = 0
-
-        def batch(self, indices: np.ndarray) -> Any:
-            self.served += 1
-            if self.served == 3:
-                os.kill(os.getpid(), signal.SIGTERM)
-            return super().batch(indices)
-
     with pytest.raises(KeyboardInterrupt, match="passo 3"):
-        run((tokenizer, Stops(corpus.tokens, corpus.offsets), validation), tmp_path)
+        run((tokenizer, Stopped(corpus, at=3), validation), tmp_path)
     assert 0 < run(setting, tmp_path, resume=True, max_steps=3) < 20
     assert (
         run(setting, tmp_path, resume=True, max_steps=3) == read_log(tmp_path)[-1]["valid_loss"]
@@ -518,7 +508,7 @@ def test_a_corpus_ends(setting: Setting) -> None:
 def test_dropout_near_one_in_bfloat16(p: float) -> None:
     torch.manual_seed(0)
     kept = Dropout(p).train()(torch.ones(200_000, dtype=torch.bfloat16)).count_nonzero() / 200_000
-    assert abs(kept - (1 - p)) < 0.02 * (1 - p) + 2e-4
+    assert abs(kept - (1 - p)) < min(0.01, 0.02 * (1 - p) + 2e-4)
 
 
 # --- ciò che non si potrebbe rileggere non si scrive

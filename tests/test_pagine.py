@@ -80,7 +80,7 @@ def test_formulas_keep_the_spaces_of_tex(visit: Visit) -> None:
 
 
 def test_no_page_names_the_folder_it_was_built_in() -> None:
-    root = re.compile(rf"(?<![\w.-]){re.escape(str(HTML.parents[2]))}/")  # non la fine di un indirizzo
+    root = re.compile(rf"(?<![\w.-]){re.escape(str(HTML.parents[2]))}")  # non la fine di un indirizzo
     assert [page.name for page in HTML.rglob("*.html") if root.search(page.read_text("utf-8"))] == []
 
 

@@ -251,9 +251,9 @@ def test_the_wheel_carries_weights_and_lexicons(tmp_path: Path) -> None:
     [wheel] = tmp_path.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         inside = {name.split("share/")[-1] for name in archive.namelist()}
-    files = [path for path in (ROOT / "models").rglob("[!.]*") if path.is_file()]
+    files = [path for path in (ROOT / "models").rglob("*") if path.is_file()]
     assert {f"annotated/models/{path.relative_to(ROOT / 'models').as_posix()}" for path in files} <= inside
-    read = [path for path in (ROOT / "annotated").rglob("[!.]*") if path.is_file() and "__pycache__" not in path.parts]
+    read = [path for path in (ROOT / "annotated").rglob("*") if path.is_file() and "__pycache__" not in path.parts]
     assert {path.relative_to(ROOT).as_posix() for path in read} <= inside
 
 

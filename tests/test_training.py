@@ -23,7 +23,7 @@ from tqdm import tqdm
 
 from annotated import AnnotatedError, Config, Transformer, cli, load_pretrained, translate
 from annotated.checkpoint import load_model, load_state, save_model, save_tensors
-from annotated.data import Batch, Corpus, encode_pairs, load_corpus, make_batches, read_pairs
+from annotated.data import Corpus, encode_pairs, load_corpus, make_batches, read_pairs
 from annotated.engine import Objective, train_step, train_step_in_memory, vocabulary_loss
 from annotated.evaluation import evaluate
 from annotated.optim import translation_loss
@@ -38,7 +38,7 @@ from annotated.training import (
     train,
     validation_loss,
 )
-from conftest import SHAPE, Setting
+from conftest import SHAPE, Setting, Stopped
 
 SHORT = TrainingConfig(max_steps=40, max_tokens=256, warmup=20, valid_every=5, average=3)
 BIN = Path(sys.executable).parent
@@ -174,18 +174,8 @@ def weights(folder: Path) -> bytes:
 
 def test_sigterm_saves_and_resumes(setting: Setting, tmp_path: Path) -> None:
     tokenizer, corpus, validation = setting
-
-    class Stopped(Corpus):
-        served = 0
-
-        def batch(self, indices: np.ndarray) -> Batch:
-            self.served += 1
-            if self.served == 12:
-                os.kill(os.getpid(), signal.SIGTERM)
-            return super().batch(indices)
-
     run(setting, tmp_path / "intero")
-    run((tokenizer, Stopped(corpus.tokens, corpus.offsets), validation), tmp_path / "fermato")
+    run((tokenizer, Stopped(corpus, at=12), validation), tmp_path / "fermato")
     model = Transformer(Config(tokenizer.vocab_size, **SHAPE))
     step = load_state(tmp_path / "fermato" / "state.safetensors", model, make_optimizer(model), tokenizer)["step"]
     assert step == 12  # finito il passo, non all'ultima validazione

@@ -110,9 +110,12 @@ def add_dark_figures(app: Sphinx, error: Exception | None) -> None:
         text = page.read_text("utf-8")
         layouts: dict[str, tuple[str, str]] = {}
         for _, name in set(IMAGE.findall(text)):
-            svg = (Path(app.outdir) / f"{name}.svg").read_text("utf-8")
+            drawing, dark_one = (Path(app.outdir) / f"{name}{end}.svg" for end in ("", "-scuro"))
+            svg = drawing.read_text("utf-8")
             layouts[name] = layout(svg)
-            (Path(app.outdir) / f"{name}-scuro.svg").write_text(dark(svg), "utf-8")
+            newest = max(path.stat().st_mtime for path in (drawing, Path(__file__)))
+            if not dark_one.exists() or dark_one.stat().st_mtime < newest:
+                dark_one.write_text(dark(svg), "utf-8")
         page.write_text(IMAGE.sub(partial(with_dark_version, layouts=layouts), text), "utf-8")
 
 

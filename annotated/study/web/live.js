@@ -178,6 +178,7 @@ class LiveBox {
 
   async translate() {
     const text = this.box.value.trim(), mine = ++this.run;
+    this.viewer.slots.riquadro.setAttribute("aria-live", "polite"); // una scrittura interrotta lo lascia muto
     if (this.loading) return this.say("Il modello sta arrivando: poi traduco.");
     this.offer.hidden = true;
     if (text !== this.asked) this.picked = null;
@@ -209,8 +210,7 @@ class LiveBox {
     };
     const encoded = timed(() => model.encode(ids)), writing = model.write(ids, { encoded });
     const result = () => liveResult(this.live, text, ids, encoded, steps);
-    const { riquadro } = this.viewer.slots;
-    riquadro.setAttribute("aria-live", "off"); // chi ascolta sente la traduzione finita, non ogni pezzo
+    this.viewer.slots.riquadro.setAttribute("aria-live", "off"); // chi ascolta sente la traduzione finita, non ogni pezzo
     for (let step; !(step = timed(() => writing.next())).done;) {
       steps.push(step.value);
       const start = performance.now();
@@ -219,7 +219,7 @@ class LiveBox {
       this.picked = steps.length - 1;
       this.show(now, reading ? {} : { focus: { panel: 0, query: writtenOf(now)[this.viewer.state.words ? "words" : "pieces"].length - 1, key: null } });
       await pause();
-      if (mine !== this.run) return void riquadro.setAttribute("aria-live", "polite");
+      if (mine !== this.run) return;
       model.off = this.off; // il modello è di tutte le caselle della pagina: intanto un'altra può averlo usato
       [drawn, cost] = [performance.now(), performance.now() - start];
     }
