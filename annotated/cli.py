@@ -765,7 +765,7 @@ def _add_evaluate(commands: Any) -> None:
     p.set_defaults(run=_evaluate)
     _add_decoding(p)
 
-# %% ../book/90_riga_di_comando.ipynb #0adb14cd
+# %% ../book/90_riga_di_comando.ipynb #2adee4fd
 def _score(args: argparse.Namespace) -> None:
     pairs = list(_pairs(args))
     model, tokenizer = _model(args)
@@ -780,9 +780,11 @@ def _score(args: argparse.Namespace) -> None:
         rows = iter(piece_scores(model, tokenizer, sources, targets, args.max_tokens or 4096, shown))
         for (_, ids), good in zip(encoded, fit, strict=True):
             row = next(rows) if good else []
-            named = zip(tokenizer.pieces([*ids, EOS]), row, strict=False)
-            in_full = " ".join(f"{piece}:{score:.4f}" for piece, score in named)
-            _print(in_full if args.pieces else f"{sum(row):.4f}\t{len(row)}" if good else "")
+            if args.pieces:
+                named = zip(tokenizer.pieces([*ids, EOS]), row, strict=False)
+                _print(" ".join(f"{piece}:{score:.4f}" for piece, score in named))
+            else:
+                _print(f"{sum(row):.4f}\t{len(row)}" if good else "")
             total, pieces = total + sum(row), pieces + len(row)
         fits += fit
     if not pieces:
