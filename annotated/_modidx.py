@@ -703,6 +703,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                     'annotated.training.TrainingConfig': ('addestramento.html#trainingconfig', 'annotated/training.py'),
                                     'annotated.training.TrainingConfig.__post_init__': ( 'addestramento.html#trainingconfig.__post_init__',
                                                                                          'annotated/training.py'),
+                                    'annotated.training.TrainingConfig.learning_rate': ( 'addestramento.html#trainingconfig.learning_rate',
+                                                                                         'annotated/training.py'),
                                     'annotated.training._Meter': ('addestramento.html#_meter', 'annotated/training.py'),
                                     'annotated.training._Meter.__init__': ('addestramento.html#_meter.__init__', 'annotated/training.py'),
                                     'annotated.training._Meter.add': ('addestramento.html#_meter.add', 'annotated/training.py'),

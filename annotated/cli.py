@@ -261,11 +261,12 @@ def _processes(device: torch.device) -> Iterator[None]:
     finally:
         dist.destroy_process_group()
 
-# %% ../book/90_riga_di_comando.ipynb #8feb5d19
+# %% ../book/90_riga_di_comando.ipynb #378c5a71
 # ciò che decide un addestramento, con un valore d'esempio
 _OPTIONS: dict[str, Any] = RECIPES["corpus"].defaults() | {
     "config": "", "data": "", "init": "", "seed": 1, "repeat": [("", 1.0)], "patience": 1, "dropout": 0.1,
     "norm_first": True, "grow": True, "precision": "", "compiled": True, "branch_scale": 1.0, "valid_bleu": 1,
+    "cooldown": 1,
 }  # fmt: skip
 
 
@@ -476,7 +477,7 @@ def _measure_unseen(folder: Path, device: torch.device) -> None:
     scores = evaluate(hypotheses, [pair.target for pair in unseen])
     _say(f"coppie di nomi mai viste insieme: {number(scores.exact, '.1%')} di frasi tradotte esattamente")
 
-# %% ../book/90_riga_di_comando.ipynb #1d686edd
+# %% ../book/90_riga_di_comando.ipynb #ce562414
 _SCALES = ", ".join(f"{scale} per {name}" for name, scale in BRANCH_SCALE.items())
 _BRANCHES = f"grandezza, in un modello nuovo, delle matrici che chiudono i rami ({_SCALES}; altrimenti 1)"
 
@@ -498,6 +499,8 @@ def _add_recipe(p: argparse.ArgumentParser) -> None:
     add("--max-tokens", type=_positive, metavar="N", help="pezzi per lotto" + _usual("max_tokens"))
     add("--warmup", type=_positive, metavar="N", help="passi di salita del learning rate" + _usual("warmup"))
     add("--factor", type=_rate, metavar="X", help="moltiplica il learning rate" + _usual("factor"))
+    last = "negli ultimi N passi il learning rate scende a zero in linea retta"
+    add("--cooldown", type=_positive, metavar="N", help=last)
     share = "quota di uscite azzerate (predefinita: 0; con --data quella della forma)"
     add("--dropout", type=_share, metavar="P", help=share)
     add("--smoothing", type=_share, metavar="E", help="label smoothing" + _usual("smoothing"))

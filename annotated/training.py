@@ -129,7 +129,7 @@ def averaged_model(
         _checkpoint(folder, old).unlink()
     return averaged
 
-# %% ../book/15_addestramento.ipynb #6e43490b
+# %% ../book/15_addestramento.ipynb #54f569ee
 @dataclass(frozen=True)
 class TrainingConfig:
     """Come si addestra; i valori predefiniti sono quelli di Base, tranne `max_tokens` (25.000 nell'articolo).
@@ -141,6 +141,7 @@ class TrainingConfig:
     max_tokens: int = 4096  # posizioni di un lotto, sul lato più lungo
     warmup: int = 4000
     factor: float = 1.0  # moltiplica il learning rate di Noam
+    cooldown: int | None = None  # gli ultimi passi, in cui il learning rate scende a zero; None = nessuno
     smoothing: float = 0.1  # label smoothing
     valid_every: int = 1000  # passi fra una validazione (e un checkpoint) e la successiva
     average: int = 5  # il modello è la media degli ultimi checkpoint (§6.1); 1 = solo l'ultimo
@@ -152,9 +153,9 @@ class TrainingConfig:
     seed: int = 1  # dell'ordine dei lotti; per il dropout c'è `torch.manual_seed`
 
     def __post_init__(self) -> None:
-        for name in ("max_steps", "max_tokens", "warmup", "valid_every", "average", "patience"):
+        for name in ("max_steps", "max_tokens", "warmup", "valid_every", "average", "cooldown", "patience"):
             value = getattr(self, name)
-            if not is_count(value) and (name, value) != ("patience", None):
+            if not is_count(value) and not (name in ("cooldown", "patience") and value is None):
                 raise AnnotatedError(f"{name} = {value}: serve un intero positivo.")
         for name in ("factor", "smoothing", "minutes"):
             value = getattr(self, name)
@@ -170,6 +171,11 @@ class TrainingConfig:
             raise AnnotatedError(f"factor = {self.factor}: serve un numero non negativo.")
         if not 0 <= self.smoothing < 1:
             raise AnnotatedError(f"smoothing = {self.smoothing}: serve un numero da 0 a 1, 1 escluso.")
+
+    def learning_rate(self, step: int, d_model: int) -> float:
+        "Quello di Noam; negli ultimi `cooldown` passi se ne usa una quota che scende a zero in linea retta."
+        left = (self.max_steps - step + 1) / (self.cooldown or 1)
+        return noam(step, d_model, self.warmup, self.factor) * min(1.0, left)
 
 # %% ../book/15_addestramento.ipynb #f060802a
 @dataclass
@@ -457,7 +463,7 @@ def on_device(batches: Iterator[Batch], device: torch.device) -> Iterator[Batch]
         batch = following
     yield batch
 
-# %% ../book/15_addestramento.ipynb #13191e7b
+# %% ../book/15_addestramento.ipynb #b0d2501e
 def _summary(step: int, valid_loss: float, **others: float) -> str:
     "Una validazione, in una riga."
     perplexity = number(math.exp(min(valid_loss, 700)), ".2f")  # oltre, non è un numero
@@ -506,7 +512,7 @@ def _steps(run: Run, training: Corpus, validation: Corpus, shown: bool) -> None:
         while not run.finished:
             batch = next(batches)
             progress.step += 1
-            rate = noam(progress.step, run.model.config.d_model, config.warmup, config.factor)
+            rate = config.learning_rate(progress.step, run.model.config.d_model)
             loss, progress.parts = train_step_in_memory(
                 objective, run.optimizer, batch, rate, progress.parts, config.precision, run.scaler
             )

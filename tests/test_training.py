@@ -26,7 +26,7 @@ from annotated.checkpoint import load_model, load_state, save_model, save_tensor
 from annotated.data import Corpus, encode_pairs, load_corpus, make_batches, read_pairs
 from annotated.engine import Objective, train_step, train_step_in_memory, vocabulary_loss
 from annotated.evaluation import evaluate
-from annotated.optim import translation_loss
+from annotated.optim import noam, translation_loss
 from annotated.study.microlingua import generate
 from annotated.tokenizer import Tokenizer
 from annotated.training import (
@@ -338,13 +338,32 @@ def test_no_pairs_no_measure(setting: Setting) -> None:
     ("option", "value"),
     [
         ("patience", 0), ("minutes", 0), ("minutes", math.nan), ("precision", "fp8"), ("average", 0),
-        ("seed", "3"), ("minutes", "3"), ("smoothing", None), ("factor", True),
+        ("seed", "3"), ("minutes", "3"), ("smoothing", None), ("factor", True), ("cooldown", 0),
         ("warmup", 0), ("valid_every", 0), ("factor", -1.0), ("smoothing", 1.0),
     ],
 )  # fmt: skip
 def test_impossible_options(option: str, value: Any) -> None:
     with pytest.raises(AnnotatedError, match=f"^{option} = "):
         TrainingConfig(**{option: value})
+
+
+def test_the_learning_rate_ends_in_a_straight_line() -> None:
+    config = TrainingConfig(max_steps=100, warmup=10, factor=2.0, cooldown=40)
+    whole = [noam(step, 64, 10, 2.0) for step in range(1, 101)]
+    assert [replace(config, cooldown=None).learning_rate(step, 64) for step in range(1, 101)] == whole
+    shares = [1.0] * 60 + [left / 40 for left in range(40, 0, -1)]
+    expected = [rate * share for rate, share in zip(whole, shares, strict=True)]
+    assert [config.learning_rate(step, 64) for step in range(1, 101)] == pytest.approx(expected)
+
+
+def test_training_follows_the_learning_rate_it_declares(setting: Setting, tmp_path: Path) -> None:
+    tokenizer, training, validation = setting
+    config = replace(SHORT, cooldown=30)
+    model = Transformer(Config(tokenizer.vocab_size, **SHAPE))
+    train(model, tokenizer, training, validation, config, tmp_path, progress=False)
+    rows = read_log(tmp_path)
+    written = {row["step"]: row["learning_rate"] for row in rows if "learning_rate" in row}
+    assert written == {step: config.learning_rate(step, model.config.d_model) for step in (20, 40)}
 
 
 def test_numbers_of_numpy_are_numbers() -> None:
