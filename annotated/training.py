@@ -129,7 +129,7 @@ def averaged_model(
         _checkpoint(folder, old).unlink()
     return averaged
 
-# %% ../book/15_addestramento.ipynb #54f569ee
+# %% ../book/15_addestramento.ipynb #6fde8f1b
 @dataclass(frozen=True)
 class TrainingConfig:
     """Come si addestra; i valori predefiniti sono quelli di Base, tranne `max_tokens` (25.000 nell'articolo).
@@ -157,6 +157,8 @@ class TrainingConfig:
             value = getattr(self, name)
             if not is_count(value) and not (name in ("cooldown", "patience") and value is None):
                 raise AnnotatedError(f"{name} = {value}: serve un intero positivo.")
+        if self.cooldown and self.cooldown > self.max_steps:
+            raise AnnotatedError(f"cooldown = {self.cooldown}: non più di max_steps, {self.max_steps}.")
         for name in ("factor", "smoothing", "minutes"):
             value = getattr(self, name)
             if not is_number(value) and (name, value) != ("minutes", None):

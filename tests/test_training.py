@@ -338,7 +338,7 @@ def test_no_pairs_no_measure(setting: Setting) -> None:
     ("option", "value"),
     [
         ("patience", 0), ("minutes", 0), ("minutes", math.nan), ("precision", "fp8"), ("average", 0),
-        ("seed", "3"), ("minutes", "3"), ("smoothing", None), ("factor", True), ("cooldown", 0),
+        ("seed", "3"), ("minutes", "3"), ("smoothing", None), ("factor", True), ("cooldown", 0), ("cooldown", 100_001),
         ("warmup", 0), ("valid_every", 0), ("factor", -1.0), ("smoothing", 1.0),
     ],
 )  # fmt: skip
