@@ -78,7 +78,8 @@ def card(name: str, metrics: dict[str, Any], model: Transformer) -> str:
     "La scheda: `tools/scheda.md` con i numeri al loro posto."
     c, it = model.config, lambda x: number(x, ".1f")
     n = metrics["checkpoints"]
-    which = f"media degli ultimi {n} checkpoint" if n > 1 else "l'ultimo checkpoint"
+    best = f"media degli ultimi {n} checkpoint: di tutte, la migliore in validazione"
+    alone = "l'ultimo checkpoint: in validazione va meglio di ogni media degli ultimi"
     shape = f"encoder e decoder di {c.N} blocchi, d_model {c.d_model}, d_ff {c.d_ff}, {c.h} teste, Post-LN"
     scores = [f"| {m['what']} | {number(m['pairs'])} | {it(m['bleu'])} | {it(m['chrf'])} |" for m in metrics["scores"]]
     rows = {
@@ -86,7 +87,7 @@ def card(name: str, metrics: dict[str, Any], model: Transformer) -> str:
         "parametri": number(metrics["parameters"]),
         "vocabolario": f"SentencePiece BPE, {number(c.vocab_size)} pezzi, comune alle due lingue",
         "comando": "<br>poi ".join(f"`{command}`" for command in metrics["commands"]),
-        "pesi": f"{which}: delle medie degli ultimi, la migliore in validazione",
+        "pesi": best if n > 1 else alone,
         "addestramento": "{} passi in {} minuti, ".format(*map(number, (metrics["steps"], metrics["minutes"])))
         + metrics["hardware"],
         "versione": f"{metrics['date']}, commit {metrics['commit']}, seme {metrics['seed']}",
