@@ -129,7 +129,7 @@ def averaged_model(
         _checkpoint(folder, old).unlink()
     return averaged
 
-# %% ../book/15_addestramento.ipynb #6fde8f1b
+# %% ../book/15_addestramento.ipynb #0ee6f12f
 @dataclass(frozen=True)
 class TrainingConfig:
     """Come si addestra; i valori predefiniti sono quelli di Base, tranne `max_tokens` (25.000 nell'articolo).
@@ -175,7 +175,7 @@ class TrainingConfig:
             raise AnnotatedError(f"smoothing = {self.smoothing}: serve un numero da 0 a 1, 1 escluso.")
 
     def learning_rate(self, step: int, d_model: int) -> float:
-        "Quello di Noam; negli ultimi `cooldown` passi se ne usa una quota che scende a zero in linea retta."
+        "Al passo `step`, da 1: quello di Noam; negli ultimi `cooldown`, una quota che scende in linea retta."
         left = (self.max_steps - step + 1) / (self.cooldown or 1)
         return noam(step, d_model, self.warmup, self.factor) * min(1.0, left)
 
