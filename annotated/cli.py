@@ -477,9 +477,9 @@ def _measure_unseen(folder: Path, device: torch.device) -> None:
     scores = evaluate(hypotheses, [pair.target for pair in unseen])
     _say(f"coppie di nomi mai viste insieme: {number(scores.exact, '.1%')} di frasi tradotte esattamente")
 
-# %% ../book/90_riga_di_comando.ipynb #ce562414
+# %% ../book/90_riga_di_comando.ipynb #e044032b
 _SCALES = ", ".join(f"{scale} per {name}" for name, scale in BRANCH_SCALE.items())
-_BRANCHES = f"grandezza, in un modello nuovo, delle matrici che chiudono i rami ({_SCALES}; altrimenti 1)"
+_BRANCHES = f"grandezza iniziale delle matrici che chiudono i rami (in Post-LN {_SCALES}; altrimenti 1)"
 
 
 def _usual(name: str) -> str:
@@ -501,7 +501,7 @@ def _add_recipe(p: argparse.ArgumentParser) -> None:
     add("--factor", type=_rate, metavar="X", help="moltiplica il learning rate" + _usual("factor"))
     last = "negli ultimi N passi il learning rate scende a zero in linea retta"
     add("--cooldown", type=_positive, metavar="N", help=last)
-    share = "quota di uscite azzerate (predefinita: 0; con --data quella della forma)"
+    share = "quota di uscite azzerate (predefinita: 0; con --data o --init quella della forma)"
     add("--dropout", type=_share, metavar="P", help=share)
     add("--smoothing", type=_share, metavar="E", help="label smoothing" + _usual("smoothing"))
     between = "passi fra due validazioni" + _usual("valid_every")
@@ -582,7 +582,7 @@ class _Arriving:
         line, self.arrived = self.arrived[:end], self.arrived[end:]
         return line
 
-# %% ../book/90_riga_di_comando.ipynb #a5acda5b
+# %% ../book/90_riga_di_comando.ipynb #2f066e06
 def _sentences(args: argparse.Namespace) -> tuple[str, _Chunks]:
     "Da dove vengono le frasi da tradurre, e le frasi, a gruppi."
     if args.text is not None:
@@ -606,6 +606,9 @@ def _good(
     tokenizer: Tokenizer, chunk: list[str], max_len: int, origin: str, first: int
 ) -> tuple[list[str], AnnotatedError | None]:
     "Le frasi che precedono la prima che non si può tradurre, e l'errore di quella."
+    with suppress(AnnotatedError):
+        encode_sources(tokenizer, chunk, max_len, origin, first)
+        return chunk, None
     for n, text in enumerate(chunk):
         try:
             encode_sources(tokenizer, [text], max_len, origin, first + n)
@@ -706,9 +709,16 @@ def _add_translate(commands: Any) -> None:
     p.set_defaults(run=_translate)
     _add_decoding(p)
 
-# %% ../book/90_riga_di_comando.ipynb #4bc5aad0
-def _pairs(args: argparse.Namespace) -> Iterator[Pair]:
-    return read_parallel(args.pairs, args.target) if args.target else read_pairs(args.pairs)
+# %% ../book/90_riga_di_comando.ipynb #636e408c
+def _pairs(args: argparse.Namespace) -> list[Pair]:
+    if not args.target:
+        return list(read_pairs(args.pairs))
+    if os.path.realpath(args.pairs) == os.path.realpath(args.target):
+        raise AnnotatedError(f"{args.target}: è lo stesso file delle frasi. Manca quello delle traduzioni.")
+    pairs = list(read_parallel(args.pairs, args.target))
+    if not pairs:
+        raise AnnotatedError(f"{args.pairs}: il file è vuoto. Serve una frase per riga.")
+    return pairs
 
 
 def _tell_skipped(path: Path, fits: list[bool], limit: int) -> None:
@@ -721,10 +731,10 @@ def _tell_skipped(path: Path, fits: list[bool], limit: int) -> None:
 def _evaluate(args: argparse.Namespace) -> None:
     _check_output(args.output, args.pairs)
     _check_output(args.output, args.target)
-    pairs = list(_pairs(args))
+    pairs = _pairs(args)
     model, tokenizer = _model(args)
     limit, encoded = model.config.max_len, tokenizer.encode([pair.source for pair in pairs])
-    fits = [0 < len(ids) < limit for ids in encoded]  # fine compresa
+    fits = [0 < len(ids) < limit and bool(pair.target) for pair, ids in zip(pairs, encoded, strict=True)]
     if not any(fits):
         raise AnnotatedError(f"{args.pairs}: nessuna frase entra in {limit} pezzi. Dividile.")
     _tell_skipped(args.pairs, fits, limit)
@@ -732,7 +742,7 @@ def _evaluate(args: argparse.Namespace) -> None:
     written = tokenizer.decode(tokenizer.encode([pair.target for pair in pairs]))
     targets = (" ".join(pair.target.split()) for pair in pairs)
     if foreign := sum(text != target for text, target in zip(written, targets, strict=True)):
-        told = f"{number(foreign)} traduzioni hanno segni («’», «…», «º») che il modello scrive diversi"
+        told = f"{number(foreign)} traduzioni hanno segni («’», «“», «…») che il modello scrive diversi"
         _say(f"{args.pairs}: {told}: contano come errori")
     with atomic_write(args.output) if args.output else nullcontext() as file:  # si apre prima di tradurre
         hypotheses = translate(
@@ -768,9 +778,9 @@ def _add_evaluate(commands: Any) -> None:
     p.set_defaults(run=_evaluate)
     _add_decoding(p)
 
-# %% ../book/90_riga_di_comando.ipynb #2adee4fd
+# %% ../book/90_riga_di_comando.ipynb #3fd2d7f0
 def _score(args: argparse.Namespace) -> None:
-    pairs = list(_pairs(args))
+    pairs = _pairs(args)
     model, tokenizer = _model(args)
     limit, fits, unknown, total, pieces = model.config.max_len, list[bool](), set[str](), 0.0, 0
     for start in range(0, len(pairs), 1000):
@@ -835,7 +845,7 @@ def _add_attention(commands: Any) -> None:
     p.set_defaults(run=_attention)
     _add_device(p)
 
-# %% ../book/90_riga_di_comando.ipynb #bb606b01
+# %% ../book/90_riga_di_comando.ipynb #7b348d52
 def _export(args: argparse.Namespace) -> None:
     if args.sentence and args.to != "web":
         raise AnnotatedError("--sentence: è di una pagina web. Aggiungi --to web.")
@@ -861,7 +871,7 @@ def _download(args: argparse.Namespace) -> None:
 _ENOUGH = (  # fino a tante coppie: forma, pezzi, e i passi se i predefiniti sono troppi
     (10_000, "tiny", 1000, " --max-steps 8000 --warmup 2000"),
     (100_000, "tiny", 4000, " --max-steps 8000 --warmup 2000"),
-    (1_000_000, "small", 8000, ""),
+    (1_000_000, "small", 8000, " --max-steps 10000 --warmup 2000"),
     (math.inf, "base", 16_000, ""),
 )
 
@@ -948,7 +958,7 @@ def make_parser() -> argparse.ArgumentParser:
         add(commands)
     return parser
 
-# %% ../book/90_riga_di_comando.ipynb #bdb918f6
+# %% ../book/90_riga_di_comando.ipynb #d7506b93
 def _flush() -> None:
     "Scrive ciò che resta; se non si può lo butta, perché Python, uscendo, non ci riprovi."
     try:
@@ -1004,7 +1014,8 @@ def _outcome(argv: list[str] | None) -> int:
     except (MemoryError, RuntimeError) as error:
         if not out_of_memory(error):
             raise
-        return _fail("memoria esaurita: riduci --max-tokens e, se traduci, --beam.")
+        advice = "riduci --max-tokens e, se traduci, --beam; o prendi un modello più piccolo"
+        return _fail(f"memoria esaurita: {advice}.")
     except KeyboardInterrupt as stop:
         _say(f"interrotto: {str(stop) or 'ciò che era salvato resta'}.")
         return 130

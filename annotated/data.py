@@ -6,16 +6,17 @@
 __all__ = ['LINE_LIMIT', 'FORMAT', 'Batch', 'pad', 'Corpus', 'Pair', 'encode_pairs', 'make_batches', 'decode_lines', 'read_lines',
            'read_pairs', 'read_parallel', 'check_sources', 'DataFolder', 'find_data', 'digest', 'load_corpus']
 
-# %% ../book/12_dati.ipynb #f18a96c3
+# %% ../book/12_dati.ipynb #fbf82e75
 import gzip
 import hashlib
 import json
 import lzma
+import re
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
-from itertools import count, islice, zip_longest
+from itertools import count, islice, pairwise, zip_longest
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -229,19 +230,19 @@ def read_parallel(source: str | Path, target: str | Path) -> Iterator[Pair]:
             raise AnnotatedError(f"{short}: finisce dopo {number} righe, l'altro no. Cerca dove si sfasano.")
         yield Pair(s.strip(), t.strip())
 
-# %% ../book/12_dati.ipynb #806fecca
+# %% ../book/12_dati.ipynb #0c908d1a
 def check_sources(files: Iterable[Path], repeat: dict[str, float]) -> None:
     "Solleva `AnnotatedError` se una fonte di `repeat` non c'è nei file."
     known = {line.split("\t", 1)[0] for path in files for line in read_lines(path)} if repeat else set()
     for name in repeat:
         if name not in known:
             raise AnnotatedError(
-                f"--repeat {name}: nei dati non c'è questa fonte. Ci sono: {', '.join(sorted(known))}."
+                f"--repeat {name}: nei dati non c'è questa fonte. Ci sono: {', '.join(sorted(known)[:20])}."
             )
 
-# %% ../book/12_dati.ipynb #35cccf88
+# %% ../book/12_dati.ipynb #1406c03a
 class DataFolder(NamedTuple):
-    "I file di una cartella di dati: `train*.tsv`, anche `.xz`, e `valid.tsv`."
+    "I file di una cartella di dati: `train*.tsv` e `valid.tsv`, anche compressi (.xz o .gz)."
 
     train: list[Path]
     valid: Path
@@ -253,17 +254,16 @@ def find_data(folder: str | Path) -> DataFolder:
     if not folder.is_dir():
         told = "non è una cartella" if folder.exists() else "la cartella non esiste"
         raise AnnotatedError(f"{folder}: {told}. Indica con --data quella che contiene i file .tsv.")
-    for path in (*folder.glob("train*.tsv"), folder / "valid.tsv"):
-        if path.exists() and (twice := path.with_name(path.name + ".xz")).exists():
+    packed = re.compile(r"(train.*|valid)\.tsv(\.xz|\.gz)?")
+    found = sorted(path for path in folder.iterdir() if packed.fullmatch(path.name))
+    for path, twice in pairwise(found):
+        if path.name.partition(".tsv")[0] == twice.name.partition(".tsv")[0]:
             raise AnnotatedError(f"{twice}: c'è anche {path.name}. Lascia uno dei due.")
-    train = sorted(
-        p for p in folder.iterdir() if p.name.startswith("train") and p.name.endswith((".tsv", ".tsv.xz"))
-    )
-    valid = [folder / name for name in ("valid.tsv", "valid.tsv.xz") if (folder / name).is_file()]
+    train, valid = ([p for p in found if p.name.startswith(name)] for name in ("train", "valid"))
     if not train or not valid:
         missing = "train*.tsv" if not train else "valid.tsv"
         raise AnnotatedError(
-            f"{folder}: manca {missing}. Servono train*.tsv e valid.tsv (anche compressi in .xz)."
+            f"{folder}: manca {missing}. Servono train*.tsv e valid.tsv (anche compressi, .xz o .gz)."
         )
     return DataFolder(train, valid[0])
 
@@ -277,7 +277,7 @@ def _cached(folder: Path, vocab_size: int) -> Corpus | None:
     except Exception:  # un file rovinato può far sollevare di tutto
         return None
 
-# %% ../book/12_dati.ipynb #cebbd419
+# %% ../book/12_dati.ipynb #9c356ab1
 def digest(
     files: Iterable[Path],
     *settings: Any,  # ciò che se ne fa: numeri, testi, liste
@@ -290,7 +290,7 @@ def digest(
     return key.hexdigest()[:16]
 
 
-FORMAT = 2  # cambia quando cambia ciò che sta nei file della cache
+FORMAT = 3  # cambia quando cambia ciò che sta nei file della cache
 
 
 def load_corpus(

@@ -167,7 +167,7 @@ def _marian_files(model: Transformer, tokenizer: Tokenizer) -> dict[str, bytes]:
     pieces = {"source.spm": tokenizer.model, "target.spm": tokenizer.model}
     return {**files, **pieces, "model.safetensors": weights}
 
-# %% ../book/18_marian.ipynb #55b9b8da
+# %% ../book/18_marian.ipynb #6c745178
 def export_marian(
     folder: str | Path,  # un modello del libro: la sua cartella, o il nome di uno pubblicato
     out: str | Path,  # la cartella da creare
@@ -176,7 +176,7 @@ def export_marian(
 
     Le stesse probabilità; le stesse traduzioni con greedy, o senza normalizzazione della lunghezza, se non le
     tronca il limite (il nostro è la partenza più 50 pezzi, qui è `max_len`). Con quella predefinita, che ha
-    un'altra formula, qualcuna può cambiare. Gli apostrofi tipografici `transformers` li vuole già diritti.
+    un'altra formula, qualcuna può cambiare. A `transformers` il testo si dà dopo `straighten`.
 
     Solleva `AnnotatedError` se il modello manca o è rovinato, se MarianMT non lo sa rappresentare, se `out`
     non si può scrivere o non è vuota, a meno che non sia il resto di un'esportazione uccisa.

@@ -304,7 +304,7 @@ def _to_tensorboard(folder: Path, log: list[dict[str, Any]]) -> None:
             for name in row.keys() - {"step"}:
                 writer.add_scalar(name, row[name], row["step"])
 
-# %% ../book/15_addestramento.ipynb #20ae8638
+# %% ../book/15_addestramento.ipynb #e47de4bf
 def _validate(run: Run, validation: Corpus) -> None:
     "La perdita di validazione, e le altre misure, nel diario; il modello, se è il migliore, su disco."
     (rank, size), progress, config = rank_and_size(), run.progress, run.config
@@ -320,7 +320,8 @@ def _validate(run: Run, validation: Corpus) -> None:
     if rank == 0 and valid < min(progress.valid_losses, default=math.inf):
         save_model(run.folder, averaged, run.tokenizer)
     others = without_dropout(run.measure)(averaged) if rank == 0 else {}
-    progress.log.append({"step": progress.step, "valid_loss": valid} | others)
+    plain = {name: float(value) for name, value in others.items()}  # nel diario, che è JSON, niente tensori
+    progress.log.append(plain | {"step": progress.step, "valid_loss": valid})
     if rank == 0 and config.tensorboard:
         _to_tensorboard(run.folder, progress.log)
 

@@ -6,7 +6,7 @@
 __all__ = ['SENTENCES', 'SWAP', 'CANDIDATES', 'READY_LEVELS', 'in_bytes', 'export_web', 'load_web', 'ready_answer', 'LiveModel',
            'live_model']
 
-# %% ../book/88_nel_browser.ipynb #7b9dca67
+# %% ../book/88_nel_browser.ipynb #4c6cf05a
 import base64
 import hashlib
 import json
@@ -30,7 +30,7 @@ from .pretrained import load_pretrained
 from .study.microlingua import generate
 from .study.viewer import HEAD_COLORS, PageFigure, asset, attention_maps
 from .study.viewer import page_element, view_data
-from .transformer import Config, Transformer
+from .transformer import Config, Transformer, without_dropout
 
 # %% ../book/88_nel_browser.ipynb #46119dca
 def in_bytes(model: Transformer) -> Transformer:
@@ -153,7 +153,7 @@ def _rebuild(folder: Path) -> Transformer:
     model.load_state_dict(state)
     return model.eval()
 
-# %% ../book/88_nel_browser.ipynb #195c505f
+# %% ../book/88_nel_browser.ipynb #8417bbf1
 SENTENCES = (
     "The animal didn't cross the street because it was too tired.",
     "The animal didn't cross the street because it was too wide.",
@@ -166,6 +166,7 @@ CANDIDATES = 5
 READY_LEVELS = 200  # scalini dei pesi di una frase pronta: due decimali giusti
 
 
+@without_dropout
 @torch.inference_mode()
 def ready_answer(
     model: Transformer, tokenizer: Tokenizer, sentence: str

@@ -1,6 +1,7 @@
 """La riga di comando: addestra, riprende, traduce, valuta; e dice in una riga che cosa non va."""
 
 import errno
+import gzip
 import json
 import lzma
 import os
@@ -292,6 +293,11 @@ def truncated_xz(folder: Path) -> None:
     (folder / "train-altre.tsv.xz").write_bytes(data[: len(data) // 2])
 
 
+def gzipped(folder: Path) -> None:
+    write_data(folder)
+    (folder / "train-altre.tsv.gz").write_bytes(gzip.compress(b"p\tThe dog.\tIl cane.\np\tThe dog.\n"))
+
+
 def no_valid(folder: Path) -> None:
     (write_data(folder) / "valid.tsv").unlink()
 
@@ -311,6 +317,7 @@ BAD_DATA: list[tuple[str, Write, str]] = [
     ("frase vuota", broken_line("prova\tThe dog.\t "), "train.tsv, riga 3: frase vuota"),
     ("file vuoto", lambda f: write_data(f).joinpath("train.tsv").write_text(""), "train.tsv: il file è vuoto"),
     ("archivio troncato", truncated_xz, "train-altre.tsv.xz, dopo la riga"),
+    ("archivio gzip", gzipped, "train-altre.tsv.gz, riga 2: 2 colonne invece di 3"),
     ("testo troppo poco", lambda folder: write_data(folder, PAIRS[:1]), "il testo è troppo poco"),
     ("tutte troppo lunghe", lambda f: write_data(f, [f"p\t{line * 20}\tx" for line in TEXT]), "nessuna coppia di add"),
 ]  # fmt: skip
@@ -391,9 +398,10 @@ def test_n_best(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.rstrip() == rows[0][2]
 
 
-def test_typographic_apostrophe_and_unknown_letters(capsys: pytest.CaptureFixture[str]) -> None:
+def test_typographic_signs_and_unknown_letters(capsys: pytest.CaptureFixture[str]) -> None:
     told = {}
-    for sentence in ("The dog didn't see the car.", "The dog didn’t see the car.", "The dog didn't see the €ar."):
+    plain = 'The dog didn\'t see the "car" - it left.'
+    for sentence in (plain, "The dog didn’t see the “car” — it left.", "The dog didn't see the €ar."):
         assert main(["translate", "--model", "small-en-it", sentence]) == 0
         told[sentence] = capsys.readouterr()
     straight, curly, unknown = told.values()
@@ -408,6 +416,19 @@ def test_evaluation_keeps_the_translations(tmp_path: Path, capsys: pytest.Captur
     assert main(["evaluate", "--model", "mini", str(tmp_path / "prova.tsv"), *options]) == 0
     assert len((tmp_path / "it.txt").read_text("utf-8").splitlines()) == 2
     assert "tok:char" in capsys.readouterr().out
+
+
+def test_a_missing_reference_is_not_an_error_of_the_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "en").write_text("The dog saw the car.\n" * 2, "utf-8")
+    (tmp_path / "it").write_text("Il cane vide la macchina.\n\n", "utf-8")
+    files = [str(tmp_path / name) for name in ("en", "it")]
+    assert main(["evaluate", "--model", "mini", *files, "--json"]) == 0
+    told = capsys.readouterr()
+    assert json.loads(told.out)["sentences"] == 1 and "(righe 2)" in told.err
+    assert_refused(main(["score", "--model", "mini", *files[:1] * 2]), capsys.readouterr().err, "è lo stesso file")
+    (tmp_path / "it").write_text("")
+    (tmp_path / "en").write_text("")
+    assert_refused(main(["score", "--model", "mini", *files]), capsys.readouterr().err, "en: il file è vuoto")
 
 
 def test_two_files_and_a_line_of_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -189,6 +189,8 @@ def test_the_ending_is_where_the_two_translations_part() -> None:
         step = len(read.tgt) - 1
         assert read.tgt == [BOS, *ids[:step]] and ids[:step] == wrong[:step]
         assert (read.good, read.bad) == (ids[step], wrong[step]) and read.good != read.bad
+    with pytest.raises(AnnotatedError, match="sono la stessa frase"):
+        read_probe(tokenizer, probes[0]._replace(wrong=probes[0].it))
 
 
 @pytest.mark.parametrize("start", ["indizio", "decoder", "cross"])

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import json
 import math
 import multiprocessing
 import os
@@ -111,9 +112,9 @@ def test_measuring_changes_nothing_but_the_log(setting: Setting, tmp_path: Path)
 
 
 def test_a_careless_measure_does_not_stop_the_dropout(setting: Setting, tmp_path: Path) -> None:
-    def careless(model: Transformer) -> dict[str, float]:
+    def careless(model: Transformer) -> dict[str, Any]:
         model.eval()
-        return {"uno": 1.0}
+        return {"uno": torch.tensor(1.0), "valid_loss": 0.0}  # un tensore si scrive, una misura del libro non si copre
 
     tokenizer, training, validation = setting
     models, short = [], replace(SHORT, max_steps=10, average=1)  # il modello misurato è quello che si addestra
@@ -121,6 +122,8 @@ def test_a_careless_measure_does_not_stop_the_dropout(setting: Setting, tmp_path
         torch.manual_seed(1)
         models.append(Transformer(Config(tokenizer.vocab_size, **SHAPE)))
         train(models[-1], tokenizer, training, validation, short, tmp_path / name, progress=False, **more)
+    last = json.loads((tmp_path / "con" / "log.jsonl").read_text("utf-8").splitlines()[-1])
+    assert last["uno"] == 1.0 and last["valid_loss"] > 0
     assert all(torch.equal(p, q) for p, q in zip(*(model.parameters() for model in models), strict=True))
 
 

@@ -112,7 +112,7 @@ def piece_mask(
         mask[owner[slice(*found.span())], column] = 1.0
     return mask
 
-# %% ../../book/21_it_animal.ipynb #9a60b65f
+# %% ../../book/21_it_animal.ipynb #b08c9fb3
 class Reading(NamedTuple):
     "Una frase di prova come la leggono l'encoder e il decoder."
 
@@ -123,11 +123,13 @@ class Reading(NamedTuple):
 
 
 def read_probe(tokenizer: Tokenizer, probe: Probe) -> Reading:
-    "I pezzi di una frase di prova, fin dove le due traduzioni si separano."
+    "I pezzi di una frase, fin dove le due traduzioni si separano; `AnnotatedError` se sono uguali."
     texts = [probe.en, probe.it, probe.wrong]
     src, right, wrong = ([*ids, EOS] for ids in tokenizer.encode(texts))
     pairs = enumerate(zip(right, wrong, strict=False))
-    step = next(i for i, (a, b) in pairs if a != b)
+    step = next((i for i, (a, b) in pairs if a != b), None)
+    if step is None:
+        raise AnnotatedError(f"«{probe.it}»: giusta e sbagliata sono la stessa frase. Toglila.")
     return Reading(src, [BOS, *right[:step]], right[step], wrong[step])
 
 # %% ../../book/21_it_animal.ipynb #0c69822d

@@ -22,7 +22,8 @@ const TOP = 5; // quanti candidati si tengono a ogni passo
 // ogni segno bianco o invisibile. La tilde larga resta com'è.
 const REMOVED = /[\x01-\x08\x0b\x0e-\x1f\x7f\x8f\x9f]/g;
 const BLANK = /[\t\n\f\r\u061c\u1680\u200b\u200c\u200e\u200f\u2028\u2029\u2581\ufeff\ufffd]/g;
-const APOSTROPHES = /[’ʼ´]/g; // come li scrivono telefoni e programmi di scrittura
+// come li scrivono telefoni e programmi di scrittura, e come li batte la tastiera
+const KEYS = [[/[’ʼ´‘‚]/g, "'"], [/[“”„]/g, '"'], [/[–—‐‑−]/g, "-"]];
 const ORDINARY = new RegExp(`[^${REMOVED.source.slice(1, -1)}${BLANK.source.slice(1, -1)}\uff5e]+`, "g");
 
 class Tokenizer {
@@ -33,7 +34,8 @@ class Tokenizer {
 
   // Da una frase agli indici dei suoi pezzi, EOS compreso.
   encode(text) {
-    const plain = text.replace(APOSTROPHES, "'").replace(ORDINARY, (run) => run.normalize("NFKC")).replace(REMOVED, "").replace(BLANK, " ");
+    const straight = KEYS.reduce((line, [signs, key]) => line.replace(signs, key), text);
+    const plain = straight.replace(ORDINARY, (run) => run.normalize("NFKC")).replace(REMOVED, "").replace(BLANK, " ");
     const words = plain.split(" ").filter((word) => word);
     return [...words.flatMap((word) => this.encodeWord(SPACE + word)), EOS];
   }
