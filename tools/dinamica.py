@@ -1,4 +1,4 @@
-"""Addestra molte volte un modello piccolo di microlingua; ogni 25 passi gli chiede che cosa sa e chi guarda.
+"""Addestra molte volte un modello piccolo di microlingua; dal passo 100, ogni 25, gli chiede che cosa sa e chi guarda.
 
     python tools/dinamica.py addestra [--runs CARTELLA] [--semi 20] [--larghi 0]    salta ciò che è già fatto
     python tools/dinamica.py misura [--runs CARTELLA]          scrive book/dati/dinamica.json
