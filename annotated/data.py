@@ -277,7 +277,7 @@ def _cached(folder: Path, vocab_size: int) -> Corpus | None:
     except Exception:  # un file rovinato può far sollevare di tutto
         return None
 
-# %% ../book/12_dati.ipynb #9c356ab1
+# %% ../book/12_dati.ipynb #ec4e255e
 def digest(
     files: Iterable[Path],
     *settings: Any,  # ciò che se ne fa: numeri, testi, liste
@@ -303,7 +303,7 @@ def load_corpus(
 ) -> Corpus:
     """Come `encode_pairs` sui `files`, ma la seconda volta legge il risultato dal disco, fuori dalla memoria.
 
-    La cache vale per gli stessi dati e gli stessi argomenti: se cambiano, o se è rovinata, si rifà.
+    La cache vale per gli stessi dati e gli stessi argomenti: se cambiano, o se i file sono guasti, si rifà.
     """
     folder = cache / digest(files, FORMAT, tokenizer.fingerprint, max_len, sorted((repeat or {}).items()))
     if corpus := _cached(folder, tokenizer.vocab_size):

@@ -114,7 +114,7 @@ def autocast(device: torch.device, precision: str) -> contextlib.AbstractContext
     "Il contesto dei prodotti di matrici in `precision`, una di `DTYPES`; con «fp32» non cambia nulla."
     return contextlib.nullcontext() if precision == "fp32" else torch.autocast(device.type, DTYPES[precision])
 
-# %% ../book/14_passo.ipynb #8f443508
+# %% ../book/14_passo.ipynb #f40f0cb5
 def train_step(
     objective: nn.Module,  # un `Objective`, anche dentro `DistributedDataParallel`
     optimizer: torch.optim.Optimizer,
@@ -124,7 +124,7 @@ def train_step(
     precision: str = "fp32",  # dei prodotti di matrici: fp32, bf16 o fp16
     scaler: GradScaler | None = None,  # per fp16
 ) -> Tensor:  # la perdita media per pezzo, scalare
-    "Un passo: predici, misura, correggi. Il gradiente non dipende da `parts`, né dal numero dei processi."
+    "Un passo: predici, misura, correggi. Senza dropout, il gradiente non dipende da `parts` né dai processi."
     for group in optimizer.param_groups:
         group["lr"] = learning_rate
     optimizer.zero_grad()
