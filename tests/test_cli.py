@@ -239,7 +239,7 @@ def test_score_is_the_loss_of_each_pair(model: Path, tmp_path: Path, capsys: pyt
 
 def test_score_refuses_when_nothing_fits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("en", "it"):
-        (tmp_path / name).write_text("", "utf-8")
+        (tmp_path / name).write_text("word " * 100, "utf-8")
     code = main(["score", "--model", "mini", str(tmp_path / "en"), str(tmp_path / "it")])
     assert_refused(code, capsys.readouterr().err, "nessuna coppia entra in 64 pezzi")
 
@@ -574,9 +574,8 @@ def test_memory_ends_while_translating(
         with pytest.raises(RuntimeError, match="altro"):
             main(command)
     else:
-        assert_refused(
-            main(command), capsys.readouterr().err, "memoria esaurita: riduci --max-tokens e, se traduci, --beam."
-        )
+        told = "memoria esaurita: riduci --max-tokens e, se traduci, --beam; o prendi un modello più piccolo."
+        assert_refused(main(command), capsys.readouterr().err, told)
 
 
 def test_full_disk(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
