@@ -137,6 +137,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                 'annotated.data.DataFolder': ('dati.html#datafolder', 'annotated/data.py'),
                                 'annotated.data.Pair': ('dati.html#pair', 'annotated/data.py'),
                                 'annotated.data._cached': ('dati.html#_cached', 'annotated/data.py'),
+                                'annotated.data._side_by_side': ('dati.html#_side_by_side', 'annotated/data.py'),
                                 'annotated.data.check_sources': ('dati.html#check_sources', 'annotated/data.py'),
                                 'annotated.data.decode_lines': ('dati.html#decode_lines', 'annotated/data.py'),
                                 'annotated.data.digest': ('dati.html#digest', 'annotated/data.py'),

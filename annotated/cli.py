@@ -709,12 +709,10 @@ def _add_translate(commands: Any) -> None:
     p.set_defaults(run=_translate)
     _add_decoding(p)
 
-# %% ../book/90_riga_di_comando.ipynb #636e408c
+# %% ../book/90_riga_di_comando.ipynb #8dbe466c
 def _pairs(args: argparse.Namespace) -> list[Pair]:
     if not args.target:
         return list(read_pairs(args.pairs))
-    if os.path.realpath(args.pairs) == os.path.realpath(args.target):
-        raise AnnotatedError(f"{args.target}: è lo stesso file delle frasi. Manca quello delle traduzioni.")
     pairs = list(read_parallel(args.pairs, args.target))
     if not pairs:
         raise AnnotatedError(f"{args.pairs}: il file è vuoto. Serve una frase per riga.")

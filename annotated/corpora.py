@@ -246,7 +246,7 @@ def download(
     pairs = _read(corpus, "train", source)
     return _write(name.split("-")[0], out, held_out, lotteries, pairs, total, progress)
 
-# %% ../book/91_corpora.ipynb #b6cc4de8
+# %% ../book/91_corpora.ipynb #3f3c8cd9
 def prepare(
     source: str | Path,  # le frasi di partenza, una per riga, UTF-8 (anche .xz o .gz)
     target: str | Path,  # le traduzioni, nello stesso ordine
@@ -262,15 +262,13 @@ def prepare(
     UTF-8, se i due sono lo stesso, se le righe non sono altrettante, se in `out` ci sono già dei dati, o se
     le coppie sono poche.
     """
+    pairs = (Pair(*map(clean, pair)) for pair in read_parallel(source, target))
     first, second = (sum(1 for _ in read_lines(path)) for path in (source, target))
-    if os.path.samefile(source, target):
-        raise AnnotatedError(f"{source} e {target} sono lo stesso file: manca quello delle traduzioni.")
     if first != second:
         rows = f"{source} ha {first} righe e {target} ne ha {second}"
         raise AnnotatedError(f"{rows}. Devono corrispondersi: cerca dove si sfasano.")
     size = max(1, min(2000, first // 20)) if held_out is None else held_out
     _check(Path(out), size)
-    pairs = (Pair(*map(clean, pair)) for pair in read_parallel(source, target))
     lotteries = {"test": Lottery(size, seed), "valid": Lottery(size, seed)}
     # nel nome di un file può esserci di tutto, anche una tabulazione
     name = one_line(Path(source).name.split(".")[0])

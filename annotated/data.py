@@ -221,24 +221,29 @@ def read_pairs(
     if not number:
         raise AnnotatedError(f"{path}: il file è vuoto. Servono righe «fonte, frase, traduzione».")
 
-# %% ../book/12_dati.ipynb #e171f9b6
-def read_parallel(source: str | Path, target: str | Path) -> Iterator[Pair]:
-    "Le coppie di due file, riga per riga; `AnnotatedError` se uno finisce prima dell'altro."
+# %% ../book/12_dati.ipynb #f391c85a
+def _side_by_side(source: str | Path, target: str | Path) -> Iterator[Pair]:
     for number, (s, t) in enumerate(zip_longest(read_lines(source), read_lines(target))):
         if s is None or t is None:
             short = source if s is None else target
             raise AnnotatedError(f"{short}: finisce dopo {number} righe, l'altro no. Cerca dove si sfasano.")
         yield Pair(s.strip(), t.strip())
 
-# %% ../book/12_dati.ipynb #0c908d1a
+
+def read_parallel(source: str | Path, target: str | Path) -> Iterator[Pair]:
+    "Le coppie di due file, riga per riga; `AnnotatedError` se sono lo stesso, o se uno finisce prima."
+    if Path(source).resolve() == Path(target).resolve():  # si rifiuta subito, non alla prima coppia
+        raise AnnotatedError(f"{source} e {target} sono lo stesso file: manca quello delle traduzioni.")
+    return _side_by_side(source, target)
+
+# %% ../book/12_dati.ipynb #c47c8bb9
 def check_sources(files: Iterable[Path], repeat: dict[str, float]) -> None:
     "Solleva `AnnotatedError` se una fonte di `repeat` non c'è nei file."
     known = {line.split("\t", 1)[0] for path in files for line in read_lines(path)} if repeat else set()
+    some = ", ".join(sorted(known)[:50]) + (", …" if len(known) > 50 else "")
     for name in repeat:
         if name not in known:
-            raise AnnotatedError(
-                f"--repeat {name}: nei dati non c'è questa fonte. Ci sono: {', '.join(sorted(known)[:20])}."
-            )
+            raise AnnotatedError(f"--repeat {name}: nei dati non c'è questa fonte. Ci sono: {some}.")
 
 # %% ../book/12_dati.ipynb #1406c03a
 class DataFolder(NamedTuple):

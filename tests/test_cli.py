@@ -425,7 +425,7 @@ def test_a_missing_reference_is_not_an_error_of_the_model(tmp_path: Path, capsys
     assert main(["evaluate", "--model", "mini", *files, "--json"]) == 0
     told = capsys.readouterr()
     assert json.loads(told.out)["sentences"] == 1 and "(righe 2)" in told.err
-    assert_refused(main(["score", "--model", "mini", *files[:1] * 2]), capsys.readouterr().err, "è lo stesso file")
+    assert_refused(main(["score", "--model", "mini", *files[:1] * 2]), capsys.readouterr().err, "sono lo stesso file")
     (tmp_path / "it").write_text("")
     (tmp_path / "en").write_text("")
     assert_refused(main(["score", "--model", "mini", *files]), capsys.readouterr().err, "en: il file è vuoto")

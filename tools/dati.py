@@ -2,7 +2,7 @@
 
     python tools/dati.py CARTELLA --out CARTELLA [--dev 1000] [--seed 1]
 
-Legge i file `train*.tsv` (anche `.xz`) di CARTELLA e scrive `train.tsv`; copia com'erano `valid*`, `dev*` e `test*`;
+Legge i file `train*.tsv` di CARTELLA, anche compressi, e scrive `train.tsv`; copia com'erano `valid*`, `dev*`, `test*`;
 ricava `dev-quotidiano.tsv`, frasi di ogni giorno di cui in `train.tsv` non resta né l'inglese né l'italiano. Quante
 coppie toglie ciascuna regola, fonte per fonte, sta in `LEGGIMI.md`, con le impronte dei file letti e scritti.
 """
