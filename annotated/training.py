@@ -88,7 +88,7 @@ def validation_loss(
     loss, tokens = sum_over_processes(totals).tolist()
     return loss / tokens
 
-# %% ../book/15_addestramento.ipynb #445e6765
+# %% ../book/15_addestramento.ipynb #b120ab9d
 def mean_weights(weights: list[dict[str, Tensor]]) -> dict[str, Tensor]:
     "La media, tensore per tensore, di più `state_dict` della stessa forma (Vaswani 2017, §6.1)."
     return {name: torch.stack([w[name] for w in weights]).mean(dim=0) for name in weights[0]}
@@ -113,7 +113,7 @@ def averaged_model(
     model: Transformer,
     step: int,
     average: int,  # quanti; 1 = nessuna media
-    every: int = 1,  # ogni quanti passi si salva: un file di un altro passo vale soltanto finché è l'ultimo
+    every: int = 1,  # ogni quanti passi si salva: altri passi, o più vecchi, nella media non entrano
 ) -> Transformer:
     "Salva i pesi di `model` e rende un modello con la media degli ultimi `average`; cancella i più vecchi."
     if average == 1:
@@ -122,7 +122,7 @@ def averaged_model(
     steps = (p.stem.removeprefix("weights-") for p in folder.glob("weights-*.safetensors"))
     numbers = (n for n in map(int, filter(str.isdecimal, steps)) if n <= step)
     saved = sorted(n for n in numbers if _checkpoint(folder, n).exists())  # i nomi scritti da noi
-    recent = [n for n in saved if n == step or n % every == 0][-average:]
+    recent = [n for n in saved if n == step or n % every == 0 and n > step - average * every][-average:]
     averaged = copy.deepcopy(model)
     averaged.load_state_dict(mean_weights([read_weights(_checkpoint(folder, n)) for n in recent]))
     for old in set(saved) - set(recent):

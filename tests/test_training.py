@@ -323,8 +323,17 @@ def test_the_mean_is_of_the_last_steps_and_of_nothing_else(setting: Setting, tmp
     for step, value in ((9_999_000, 1.0), (10_000_000, 3.0)):  # sette cifre, poi otto
         for parameter in model.parameters():
             parameter.data.fill_(value)
-        mean = averaged_model(tmp_path, model, step, 2)
+        mean = averaged_model(tmp_path, model, step, 2, 1000)
     assert all((p == 2.0).all() for p in mean.parameters())
+
+
+def test_checkpoints_of_an_older_run_stay_out_of_the_mean(setting: Setting, tmp_path: Path) -> None:
+    averaged = replace(SHORT, average=2, max_steps=10)  # SHORT salva ogni 5 passi
+    run(setting, tmp_path, averaged)
+    run(setting, tmp_path, replace(averaged, average=1, max_steps=20))  # non salva, e non cancella
+    assert {p.name for p in tmp_path.glob("weights-*")} == {f"weights-{n:07}.safetensors" for n in (5, 10)}
+    run(setting, tmp_path, replace(averaged, max_steps=25))
+    assert {p.name for p in tmp_path.glob("weights-*")} == {"weights-0000025.safetensors"}
 
 
 def test_no_pairs_no_measure(setting: Setting) -> None:
