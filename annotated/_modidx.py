@@ -90,6 +90,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                'annotated.cli._share': ('riga_di_comando.html#_share', 'annotated/cli.py'),
                                'annotated.cli._start': ('riga_di_comando.html#_start', 'annotated/cli.py'),
                                'annotated.cli._tell_skipped': ('riga_di_comando.html#_tell_skipped', 'annotated/cli.py'),
+                               'annotated.cli._tell_unknown': ('riga_di_comando.html#_tell_unknown', 'annotated/cli.py'),
                                'annotated.cli._train': ('riga_di_comando.html#_train', 'annotated/cli.py'),
                                'annotated.cli._train_in': ('riga_di_comando.html#_train_in', 'annotated/cli.py'),
                                'annotated.cli._training_config': ('riga_di_comando.html#_training_config', 'annotated/cli.py'),

@@ -582,7 +582,7 @@ class _Arriving:
         line, self.arrived = self.arrived[:end], self.arrived[end:]
         return line
 
-# %% ../book/90_riga_di_comando.ipynb #2f066e06
+# %% ../book/90_riga_di_comando.ipynb #f6427750
 def _sentences(args: argparse.Namespace) -> tuple[str, _Chunks]:
     "Da dove vengono le frasi da tradurre, e le frasi, a gruppi."
     if args.text is not None:
@@ -624,16 +624,21 @@ def _unknown(tokenizer: Tokenizer, sentences: list[str]) -> set[str]:
     return {letter for letter, ids in zip(letters, tokenizer.encode(letters), strict=True) if UNK in ids}
 
 
+def _tell_unknown(origin: str | Path, letters: set[str]) -> None:
+    if letters:
+        told = "il modello non legge i caratteri che il suo vocabolario non ha"
+        _say(f"{origin}: {told}: {' '.join(sorted(letters))}")
+
+
 def _translations(
     args: argparse.Namespace, model: Transformer, tokenizer: Tokenizer, origin: str, chunks: _Chunks
 ) -> Iterator[str]:  # le righe da scrivere
     told: set[str] = set()
     for first, chunk in chunks:
         good, error = _good(tokenizer, chunk, model.config.max_len, origin, first)
-        if new := _unknown(tokenizer, good) - told:
-            told |= new
-            letters = " ".join(sorted(new))
-            _say(f"{origin}: il modello non legge i caratteri che il suo vocabolario non ha: {letters}")
+        new = _unknown(tokenizer, good) - told
+        _tell_unknown(origin, new)
+        told |= new
         found = n_best(
             model, tokenizer, good, args.beam, args.alpha, args.max_tokens,
             progress=len(good) > 1, origin=origin, first=first,
@@ -709,7 +714,7 @@ def _add_translate(commands: Any) -> None:
     p.set_defaults(run=_translate)
     _add_decoding(p)
 
-# %% ../book/90_riga_di_comando.ipynb #8dbe466c
+# %% ../book/90_riga_di_comando.ipynb #795bce70
 def _pairs(args: argparse.Namespace) -> list[Pair]:
     if not args.target:
         return list(read_pairs(args.pairs))
@@ -737,6 +742,7 @@ def _evaluate(args: argparse.Namespace) -> None:
         raise AnnotatedError(f"{args.pairs}: nessuna frase entra in {limit} pezzi. Dividile.")
     _tell_skipped(args.pairs, fits, limit)
     pairs = list(compress(pairs, fits))
+    _tell_unknown(args.pairs, _unknown(tokenizer, [pair.source for pair in pairs]))
     written = tokenizer.decode(tokenizer.encode([pair.target for pair in pairs]))
     targets = (" ".join(pair.target.split()) for pair in pairs)
     if foreign := sum(text != target for text, target in zip(written, targets, strict=True)):
@@ -815,7 +821,7 @@ def _add_score(commands: Any) -> None:
     p.set_defaults(run=_score)
     _add_model(p)
 
-# %% ../book/90_riga_di_comando.ipynb #ab29874f
+# %% ../book/90_riga_di_comando.ipynb #4e0ecf6c
 def _attention(args: argparse.Namespace) -> None:
     from annotated.study.viewer import attention_view, check_page, read_attention
 
@@ -824,6 +830,8 @@ def _attention(args: argparse.Namespace) -> None:
     maps = [read_attention(model, tokenizer, args.text, args.target)]
     if args.other is not None:
         maps.append(read_attention(model, tokenizer, args.other))
+    read = filter(None, (args.text, args.target, args.other))
+    _tell_unknown("frase", _unknown(tokenizer, [*read]))
     written = ["".join(cross.queries[:-1]).replace("▁", " ").strip() for *_, cross in maps]
     view = attention_view(*maps, kind="cross", focus=0)  # si apre su chi scrive la prima parola
     view.save(args.output, f"Attenzione: {args.text} → {written[0]}")

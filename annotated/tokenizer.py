@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['reservoir_sample', 'straighten', 'Tokenizer']
 
-# %% ../book/11_tokenizzazione.ipynb #88f44fd0
+# %% ../book/11_tokenizzazione.ipynb #c1285a96
 import hashlib
 import io
 import random
@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import sentencepiece as spm
+from torch import Tensor
 
 from .common import BOS, EOS, PAD, UNK, AnnotatedError, atomic_write, open_input
 
@@ -51,7 +52,7 @@ def _explain(error: str, vocab_size: int) -> str:
         advice = f"al più {limit[1]}" if limit else "meno"
     return f"{what}: chiedine {advice} (--vocab-size)."
 
-# %% ../book/11_tokenizzazione.ipynb #cb0bb7b3
+# %% ../book/11_tokenizzazione.ipynb #3e70fffb
 _KEYS = str.maketrans("’ʼ´‘‚“”„–—‐‑−", "'''''\"\"\"-----")
 
 
@@ -87,11 +88,12 @@ class Tokenizer:
             raise AnnotatedError("serve una lista di frasi, non una frase sola. Scrivi [frase].")
         return self._processor.encode([*map(straighten, sentences)], num_threads=-1)
 
-    def decode(self, ids: list[list[int]]) -> list[str]:
-        "Da liste di indici a frasi; riempitivo, inizio e fine spariscono, uno sconosciuto diventa «⁇»."
-        if ids and isinstance(ids[0], int):
+    def decode(self, ids: list[list[int]] | Tensor) -> list[str]:
+        "Liste di indici, o un tensore (B, T), in frasi; gli speciali spariscono, uno sconosciuto diventa «⁇»."
+        rows = ids.tolist() if isinstance(ids, Tensor) else ids
+        if rows and isinstance(rows[0], int):
             raise AnnotatedError("serve una lista di frasi in pezzi, non una frase sola. Scrivi [pezzi].")
-        return self._processor.decode(ids) if ids else []
+        return self._processor.decode(rows) if rows else []
 
     def pieces(self, ids: list[int]) -> list[str]:
         "I pezzi come testo; `▁` segna l'inizio di una parola."
@@ -115,7 +117,7 @@ class Tokenizer:
             ) from error
         if not _is_ours(tokenizer._processor):
             raise AnnotatedError(
-                f"{path}: è un vocabolario d'altro tipo. Serve un BPE con i pezzi speciali ai posti da 0 a 3."
+                f"{path}: è un vocabolario d'altro tipo. Serve un BPE con pezzi speciali ai posti da 0 a 3."
             )
         return tokenizer
 

@@ -410,6 +410,15 @@ def test_typographic_signs_and_unknown_letters(capsys: pytest.CaptureFixture[str
     assert unknown.err.rstrip().endswith("il modello non legge i caratteri che il suo vocabolario non ha: €")
 
 
+def test_evaluate_and_attention_tell_unknown_letters(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "coppie.tsv").write_text("mia\tThe €og.\tIl cane.\n", encoding="utf-8")
+    told = "il modello non legge i caratteri che il suo vocabolario non ha: €"
+    assert main(["evaluate", str(tmp_path / "coppie.tsv"), "--model", "mini"]) == 0
+    assert f"coppie.tsv: {told}" in capsys.readouterr().err
+    assert main(["attention", "The €og.", "--model", "mini", "-o", str(tmp_path / "pagina.html")]) == 0
+    assert f"frase: {told}" in capsys.readouterr().err
+
+
 def test_evaluation_keeps_the_translations(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "prova.tsv").write_text("x\tThe dog saw the car.\tIl cane vide la macchina.\n" * 2, "utf-8")
     options = ["--output", str(tmp_path / "it.txt"), "--tokenize", "char"]

@@ -24,7 +24,7 @@ from tqdm import tqdm
 
 from annotated import AnnotatedError, Config, Transformer, cli, load_pretrained, translate
 from annotated.checkpoint import load_model, load_state, save_model, save_tensors
-from annotated.data import Corpus, encode_pairs, load_corpus, make_batches, read_pairs
+from annotated.data import Corpus, encode_pairs, load_corpus, make_batches, pad, read_pairs
 from annotated.engine import Objective, train_step, train_step_in_memory, vocabulary_loss
 from annotated.evaluation import evaluate
 from annotated.optim import noam, translation_loss
@@ -388,6 +388,10 @@ def test_a_sentence_is_not_a_list_and_minus_one_is_not_the_last() -> None:
         tokenizer.encode("The dog.")  # type: ignore[arg-type]
     with pytest.raises(AnnotatedError, match="serve una lista di frasi"):
         tokenizer.decode(tokenizer.encode(["The dog."])[0])  # type: ignore[arg-type]
+    with pytest.raises(AnnotatedError, match="serve una lista di frasi"):
+        tokenizer.decode(torch.tensor(tokenizer.encode(["The dog."])[0]))
+    both = ["The dog saw the cat.", "The cat."]
+    assert tokenizer.decode(pad(tokenizer.encode(both))) == both
     with pytest.raises(AnnotatedError, match="serve una lista di frasi"):
         Tokenizer.train("The dog saw the cat.", 40)
     assert tokenizer.decode([]) == []
