@@ -89,7 +89,7 @@ class Tokenizer:
         return self._processor.encode([*map(straighten, sentences)], num_threads=-1)
 
     def decode(self, ids: list[list[int]] | Tensor) -> list[str]:
-        "Liste di indici, o un tensore (B, T), in frasi; gli speciali spariscono, uno sconosciuto diventa «⁇»."
+        "Liste di indici, o un tensore (B, T), in frasi; gli speciali spariscono, uno sconosciuto è «⁇»."
         rows = ids.tolist() if isinstance(ids, Tensor) else ids
         if rows and isinstance(rows[0], int):
             raise AnnotatedError("serve una lista di frasi in pezzi, non una frase sola. Scrivi [pezzi].")
