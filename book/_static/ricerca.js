@@ -3,7 +3,7 @@
   const root = document.documentElement.dataset.content_root;
   const plain = (text) => text.toLowerCase().normalize("NFD").replace(/[\u0300-\u036f]/g, "").replace(/’/g, "'");
   const tokens = (text) => plain(text).match(/[\p{L}\p{N}_]+/gu) ?? [];
-  const stem = (word) => (word.length > 4 ? word.replace(/[aeio]{1,2}$/, "") : word); // testa, teste; maschera, maschere
+  const stem = (word) => (word.length > 4 ? word.replace(/(?:ies|(?<!s)s|[aeio]{1,2})$/, "") : word); // testa, teste; query, queries
   const pattern = (word) => `(?<![\\p{L}\\p{N}_])${stem(word)}\\p{L}{0,${word.length > 4 ? 3 : 0}}(?![\\p{L}\\p{N}_])`;
   let pages, entries, asked;
 
@@ -35,6 +35,7 @@
   function search(query) {
     const words = [...new Set(tokens(query))];
     if (!words.length) return [];
+    const wanted = plain(query).trim(), singular = wanted.replace(/ies$/, "y").replace(/(?<!s)s$/, "");
     const exact = words.join("[^\\p{L}\\p{N}]+");
     const phrase = new RegExp(`(?<![\\p{L}\\p{N}])${exact}(?![\\p{L}\\p{N}])`, "gu");
     const rules = words.map((word) => new RegExp(pattern(word), "gu"));
@@ -53,7 +54,7 @@
       });
       const whole = Math.min(count(e.body, phrase), 5);
       score += 5 * Math.min(count(e.head, phrase), 1) + 4 * Math.min(count(e.born, phrase), 1) + (words.length > 1 ? whole / 2 : 0);
-      if (e.term && e.head.split(/[()]/).some((name) => name.trim() === plain(query).trim())) score += 100;
+      if (e.term && e.head.split(/[(),]/).some((name) => [wanted, singular].includes(name.trim()))) score += 100;
       return { ...e, score, found };
     });
     const most = Math.max(...scored.map((e) => e.found));
