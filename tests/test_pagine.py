@@ -306,6 +306,9 @@ SEARCHES = {  # che cosa si cerca, e una sezione che dev'essere fra le prime qua
     "BLEU": "17_valutazione.html#bleu-a-mano",
     "layer normalization": "06_blocchi.html#layer-normalization",
     "positional encoding": "04_posizioni.html",
+    "heads": "03_multihead.html#una-testa-sola",  # anche al plurale
+    "queries": "01_knn.html#query-chiavi-valori",
+    "inferenza": "05_maschere.html#controlla-di-aver-capito",
 }
 
 
