@@ -1,0 +1,208 @@
+"""Frasi con «it» senza posto solito: bastano a capire chi può essere affamato? (capitolo 19)
+
+    python tools/simmetriche.py
+
+Continua `small-en-it` su sole frasi in cui lo stesso indizio parla ora del primo ora del secondo nome, e decide
+soltanto di che tipo di cosa si dice. La perdita guarda soprattutto il pezzo che la traduzione giusta e quella sbagliata
+hanno diverso. Ogni 500 passi misura l'accordo: su frasi simmetriche con coppie di nomi mai viste, su altre in cui anche
+l'indizio è stato tenuto da parte, e sulle coppie scritte a mano. Scrive `book/dati/simmetriche.json`.
+"""
+
+import argparse
+import random
+from collections import defaultdict
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from provenienza import ROOT, origin, sha256, told_errors, weights_sha256, write_json
+from torch import Tensor
+from tqdm import tqdm
+
+from annotated import Tokenizer, Transformer, load_pretrained
+from annotated.common import BOS, PAD
+from annotated.data import pad
+from annotated.study.coreference import agreement, read_probes
+from annotated.study.pronouns import ADJECTIVES, NOUNS, Adjective, article, is_held_out
+
+MODEL = "small-en-it"
+LEXICON = ROOT / "annotated" / "study" / "pronouns_adjectives.tsv"
+OUT = ROOT / "book" / "dati" / "simmetriche.json"
+SENTENCES, HELD_CLUES, EVERY = 200_000, 8, 500  # da una parte un indizio su HELD_CLUES
+B, RATE, WARMUP, COOLDOWN, OTHER = 64, 5e-4, 200, 0.3, 0.1  # OTHER: il peso dei pezzi che non decidono
+
+# tipi che si somigliano: ciò che si dice di uno spesso si dice dell'altro, e insieme non entrano in una frase
+GROUPS = [
+    "animal critter bird reptile bug", "fruit berry veg dish slab", "land green way passage water pond source",
+    "room home building premises venue store stop gate window fence eave monument",
+    "text literature bill data artwork culture event", "clothes garment inner textile cover bag jewel",
+    "vehicle bike cart vessel rail works", "appliance device gadget media white heating stove light",
+    "plant tree garden", "tool utensil blade weapon cookware glassware container basin closet furniture seat instrument"
+    " grand object trinket cord", "force disaster", "team body",
+]  # fmt: skip
+# principali che di chi si parla non dicono nulla: i due nomi si possono scambiare
+MAINS = [line.split(" | ") for line in """\
+I looked at the {0[en]} and at the {1[en]} | ho guardato {0[il]} e {1[il]}
+the {0[en]} was next to the {1[en]} | {0[il]} era accanto {1[a]}
+we found the {0[en]} behind the {1[en]} | abbiamo trovato {0[il]} dietro {1[il]}
+they photographed the {0[en]} and the {1[en]} | hanno fotografato {0[il]} e {1[il]}
+Marta drew the {0[en]} and then the {1[en]} | Marta ha disegnato {0[il]} e poi {1[il]}
+nobody noticed the {0[en]} near the {1[en]} | nessuno ha notato {0[il]} vicino {1[a]}
+the {0[en]} was far from the {1[en]} | {0[il]} era lontan{0[o]} {1[da]}
+I remember the {0[en]} and the {1[en]} | ricordo {0[il]} e {1[il]}
+they talked about the {0[en]} and about the {1[en]} | hanno parlato {0[di]} e {1[di]}
+the {0[en]} was in front of the {1[en]} | {0[il]} era davanti {1[a]}
+we observed the {0[en]} together with the {1[en]} | abbiamo osservato {0[il]} insieme {1[a]}
+she described the {0[en]} and the {1[en]} | ha descritto {0[il]} e {1[il]}
+the {0[en]} and the {1[en]} were in the picture | {0[il]} e {1[il]} erano nella foto
+Paolo thought of the {0[en]} and of the {1[en]} | Paolo ha pensato {0[a]} e {1[a]}
+they compared the {0[en]} with the {1[en]} | hanno confrontato {0[il]} con {1[il]}
+he pointed at the {0[en]} and at the {1[en]} | ha indicato {0[il]} e {1[il]}
+we discovered the {0[en]} not far from the {1[en]} | abbiamo scoperto {0[il]} non lontano {1[da]}
+I imagined the {0[en]} and the {1[en]} | ho immaginato {0[il]} e {1[il]}""".splitlines()]  # fmt: skip
+TAILS = [
+    (". It was {}.", ". Era {}."), (". It looked {}.", ". Sembrava {}."), (", but it was {}.", ", ma era {}."),
+    (", and it was {}.", ", ed era {}."), (" although it was {}.", " anche se era {}."),
+    (" even though it was {}.", " benché fosse {}."), (" because it was {}.", " perché era {}."),
+    (" when it was {}.", " quando era {}."),
+]  # fmt: skip
+
+
+class Example(NamedTuple):
+    en: str
+    it: str
+    wrong: str  # con l'altro accordo
+
+
+def clues() -> dict[str, list[tuple[Adjective, set[int]]]]:
+    "Di ogni tipo gli aggettivi che si dicono di uno o due gruppi, con i gruppi; non quelli uguali nei due generi."
+    group = {kind: i for i, kinds in enumerate(GROUPS) for kind in kinds.split()}
+    said = defaultdict(set)  # di ogni parola inglese, in tutte le sue traduzioni
+    for (_, kind), some in ADJECTIVES.items():
+        for a in some:
+            said[a.en].add(group.get(kind, -1))
+    found: dict[str, dict[Adjective, set[int]]] = defaultdict(dict)
+    for (_, kind), some in ADJECTIVES.items():
+        for a in some:
+            if kind in group and kind in NOUNS and a.m != a.f and a.mark != "+" and len(said[a.en]) <= 2:
+                found[kind][a] = said[a.en]
+    return {kind: [*some.items()] for kind, some in found.items()}
+
+
+def forms(noun: Any) -> dict[str, str]:
+    articles = {name or "il": article(noun.it, noun.gender, name) + noun.it for name in ("", "a", "da", "di")}
+    return {"en": noun.en, "o": "o" if noun.gender == "m" else "a", **articles}
+
+
+def sentences(seed: int, held_pairs: bool = False, held_clues: bool = False) -> Iterator[Example]:
+    "Frasi sorteggiate, senza fine. Da parte stanno le coppie di nomi di `is_held_out`, e un indizio su `HELD_CLUES`."
+    rng, by_kind = random.Random(seed), clues()
+    group = {kind: i for i, kinds in enumerate(GROUPS) for kind in kinds.split()}
+    known = {a.en for some in by_kind.values() for a, _ in some}
+    aside = set(random.Random(0).sample(sorted(known), len(known) // HELD_CLUES))
+    tested = {(frozenset(noun.en for noun in probe.nouns), probe.clue) for probe in read_probes()}
+    while True:
+        kind, other = rng.sample(sorted(by_kind), 2)
+        fit = [a for a, groups in by_kind[kind] if group[other] not in groups and (a.en in aside) == held_clues]
+        gender = rng.choice(("mf", "fm"))
+        mine, rival = (rng.choice(NOUNS[k][g]) for k, g in zip((kind, other), gender, strict=True))
+        if not fit or is_held_out(mine, rival) != held_pairs:
+            continue
+        clue = rng.choice(fit)
+        if (frozenset((mine.en, rival.en)), clue.en) in tested:
+            continue
+        nouns = [forms(noun) for noun in rng.sample((mine, rival), 2)]
+        (en, it), (en_tail, it_tail) = rng.choice(MAINS), rng.choice(TAILS)
+        right, wrong = (clue.m, clue.f) if mine.gender == "m" else (clue.f, clue.m)
+        starts = [text.format(*nouns) for text in (en, it)]
+        english, italian = (start[0].upper() + start[1:] for start in starts)
+        yield Example(english + en_tail.format(clue.en), *(italian + it_tail.format(x) for x in (right, wrong)))
+
+
+def some(n: int, seed: int, **held: bool) -> list[Example]:
+    "Le prime `n` frasi diverse."
+    found: dict[str, Example] = {}
+    for example in sentences(seed, **held):
+        found.setdefault(example.en, example)
+        if len(found) == n:
+            return list(found.values())
+    raise AssertionError
+
+
+def share(margins: Tensor) -> float:
+    return round((margins > 0).float().mean().item(), 4)
+
+
+def loss(model: Transformer, src: Tensor, tgt_in: Tensor, tgt_out: Tensor, at: Tensor, rng: torch.Generator) -> Tensor:
+    "La perdita del pezzo che decide, il numero `at` (B,), e un poco quella di altri, sorteggiati."
+    states, row = model.states(src, tgt_in), torch.arange(len(at))
+    others = (torch.rand(tgt_out.shape, generator=rng) < 0.15) & (tgt_out != PAD)
+    deciding, rest = (
+        F.cross_entropy(model.embedding.logits(states[which]), tgt_out[which]) for which in ((row, at), others)
+    )
+    return deciding + OTHER * rest
+
+
+def learn(seed: int, steps: int) -> dict[str, Any]:
+    "Un addestramento, e le sue misure."
+    torch.set_num_threads(1)
+    torch.manual_seed(seed)
+    model, tokenizer = load_pretrained(MODEL)
+    examples, rng, draws = some(SENTENCES, seed), random.Random(seed), torch.Generator().manual_seed(seed)
+    src, tgt, wrong = (tokenizer.encode([getattr(e, side) for e in examples]) for side in Example._fields)
+    at = [
+        next(i for i, (a, b) in enumerate(zip(*both, strict=False)) if a != b) for both in zip(tgt, wrong, strict=True)
+    ]
+    order = sorted(range(len(src)), key=lambda i: (len(src[i]) + len(tgt[i]), rng.random()))
+    batches = [order[i : i + B] for i in range(0, len(order), B)]
+    rng.shuffle(batches)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, betas=(0.9, 0.98), weight_decay=0.0)
+    rows = [measured(model, tokenizer, 0)]
+    for step, chosen in enumerate(tqdm(batches[:steps], desc=f"seme {seed}", position=seed, unit="passo"), 1):
+        model.train()
+        for group in optimizer.param_groups:
+            group["lr"] = RATE * min(1, step / WARMUP, (steps - step + 1) / (COOLDOWN * steps))
+        tensors = [pad(side[i] for i in chosen) for side in (src, tgt)]
+        shifted = pad([BOS, *tgt[i][:-1]] for i in chosen)
+        value = loss(model, tensors[0], shifted, tensors[1], torch.tensor([at[i] for i in chosen]), draws)
+        optimizer.zero_grad()
+        value.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        if step % EVERY == 0:
+            rows.append(measured(model, tokenizer, step))
+    margins = agreement(model, tokenizer, read_probes())
+    return {"seme": seed, "misure": rows, "margini": [round(x, 3) for x in margins.tolist()]}
+
+
+def measured(model: Transformer, tokenizer: Tokenizer, step: int) -> dict[str, float]:
+    new_pairs = some(600, seed=99, held_pairs=True)
+    new_clues = some(600, seed=99, held_pairs=True, held_clues=True)
+    sets = {"coppie nuove": new_pairs, "indizi nuovi": new_clues, "scritte a mano": read_probes()}
+    return {"passo": step, **{name: share(agreement(model, tokenizer, one)) for name, one in sets.items()}}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=1500)
+    args = parser.parse_args()
+    with ProcessPoolExecutor(args.seeds) as pool:
+        runs = list(pool.map(partial(learn, steps=args.steps), range(args.seeds)))
+    model, tokenizer = load_pretrained(MODEL)
+    before = [round(x, 3) for x in agreement(model, tokenizer, read_probes()).tolist()]
+    examples = [list(e) for e in some(6, 99, held_pairs=True)]
+    facts = origin(
+        f"python tools/simmetriche.py --seeds {args.seeds} --steps {args.steps}",
+        pesi=weights_sha256(ROOT / "models" / MODEL), aggettivi=sha256(LEXICON),
+    )  # fmt: skip
+    found = {"frasi per passo": B, "prima": before, "corse": runs, "esempi": examples}
+    write_json(OUT, {"provenienza": facts, **found})
+
+
+if __name__ == "__main__":
+    with told_errors():
+        main()
