@@ -4,7 +4,7 @@
 
 Continua `small-en-it` su sole frasi in cui lo stesso indizio parla ora del primo ora del secondo nome, e decide
 soltanto di che tipo di cosa si dice. La perdita guarda soprattutto il pezzo che la traduzione giusta e quella sbagliata
-hanno diverso. Ogni 500 passi misura l'accordo: su frasi simmetriche con coppie di nomi mai viste, su altre in cui anche
+hanno diverso. Ogni 250 passi misura l'accordo: su frasi simmetriche con coppie di nomi mai viste, su altre in cui anche
 l'indizio è stato tenuto da parte, e sulle coppie scritte a mano. Scrive `book/dati/simmetriche.json`.
 """
 
@@ -31,7 +31,7 @@ from annotated.study.pronouns import ADJECTIVES, NOUNS, Adjective, article, is_h
 MODEL = "small-en-it"
 LEXICON = ROOT / "annotated" / "study" / "pronouns_adjectives.tsv"
 OUT = ROOT / "book" / "dati" / "simmetriche.json"
-SENTENCES, HELD_CLUES, EVERY = 200_000, 8, 500  # da una parte un indizio su HELD_CLUES
+SENTENCES, HELD_CLUES, EVERY = 100_000, 8, 250  # da una parte un indizio su HELD_CLUES
 B, RATE, WARMUP, COOLDOWN, OTHER = 64, 5e-4, 200, 0.3, 0.1  # OTHER: il peso dei pezzi che non decidono
 
 # tipi che si somigliano: ciò che si dice di uno spesso si dice dell'altro, e insieme non entrano in una frase
@@ -188,7 +188,7 @@ def measured(model: Transformer, tokenizer: Tokenizer, step: int) -> dict[str, f
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=1500)
+    parser.add_argument("--steps", type=int, default=1000)
     args = parser.parse_args()
     with ProcessPoolExecutor(args.seeds) as pool:
         runs = list(pool.map(partial(learn, steps=args.steps), range(args.seeds)))
