@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections import Counter, defaultdict
 from pathlib import Path
 
 import diario
@@ -9,6 +10,7 @@ import indizi
 import provenienza
 import pytest
 import retrotraduci
+import simmetriche
 import vettori
 
 from annotated.cli import main
@@ -132,6 +134,31 @@ def test_vectors_are_of_the_published_weights() -> None:
     assert found["provenienza"]["pesi"] == provenienza.weights_sha256(MODELS / "base-en-it")
     assert found["provenienza"]["aggettivi"] == provenienza.sha256(vettori.LEXICON)
     assert len(found["parole"]) == len(read_probes())
+
+
+def test_symmetric_sentences_are_of_the_published_weights() -> None:
+    found = json.loads(simmetriche.OUT.read_text("utf-8"))
+    assert found["provenienza"]["pesi"] == provenienza.weights_sha256(MODELS / simmetriche.MODEL)
+    assert found["provenienza"]["aggettivi"] == provenienza.sha256(simmetriche.LEXICON)
+    assert all(len(run["margini"]) == len(read_probes()) for run in found["corse"])
+    assert found["esempi"] == [list(e[:3]) for e in simmetriche.some(6, seed=99, held_pairs=True)]
+
+
+def test_symmetric_sentences_have_no_usual_place() -> None:
+    "Chi ricorda il posto di ogni indizio, sulle frasi simmetriche, tira a sorte; e ciò che è da parte resta da parte."
+    read, asked = (simmetriche.some(4000, seed=seed) for seed in (1, 2))
+    places: dict[str, Counter[int]] = defaultdict(Counter)
+    for e in read:
+        places[e.clue][e.antecedent] += 1
+    bets = [places[e.clue][e.antecedent] - places[e.clue][1 - e.antecedent] for e in asked]
+    right = sum((bet > 0) + (bet == 0) / 2 for bet in bets) / len(bets)
+    assert abs(right - 0.5) < 0.03
+    aside = {e.clue for e in simmetriche.some(300, seed=1, held_clues=True)}
+    assert len(aside) > 50 and not aside & {e.clue for e in read}
+    tested = {(frozenset(noun.en for noun in probe.nouns), probe.clue) for probe in read_probes()}
+    assert not any({noun.lower() for noun in pair} <= {*e.en.lower().split()} and clue == e.clue
+                   for e in read for pair, clue in tested)  # fmt: skip
+    assert all(e.it != e.wrong and len(e.it.split()) == len(e.wrong.split()) for e in read)
 
 
 def test_the_last_snapshot_of_base_is_of_the_published_weights() -> None:

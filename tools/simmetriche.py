@@ -75,6 +75,8 @@ class Example(NamedTuple):
     en: str
     it: str
     wrong: str  # con l'altro accordo
+    clue: str
+    antecedent: int  # di quale dei due nomi si parla, 0 o 1
 
 
 def clues() -> dict[str, list[tuple[Adjective, set[int]]]]:
@@ -114,12 +116,14 @@ def sentences(seed: int, held_pairs: bool = False, held_clues: bool = False) -> 
         clue = rng.choice(fit)
         if (frozenset((mine.en, rival.en)), clue.en) in tested:
             continue
-        nouns = [forms(noun) for noun in rng.sample((mine, rival), 2)]
+        order = rng.sample((mine, rival), 2)
+        nouns = [forms(noun) for noun in order]
         (en, it), (en_tail, it_tail) = rng.choice(MAINS), rng.choice(TAILS)
         right, wrong = (clue.m, clue.f) if mine.gender == "m" else (clue.f, clue.m)
         starts = [text.format(*nouns) for text in (en, it)]
         english, italian = (start[0].upper() + start[1:] for start in starts)
-        yield Example(english + en_tail.format(clue.en), *(italian + it_tail.format(x) for x in (right, wrong)))
+        translations = (italian + it_tail.format(x) for x in (right, wrong))
+        yield Example(english + en_tail.format(clue.en), *translations, clue.en, order.index(mine))
 
 
 def some(n: int, seed: int, **held: bool) -> list[Example]:
@@ -152,7 +156,7 @@ def learn(seed: int, steps: int) -> dict[str, Any]:
     torch.manual_seed(seed)
     model, tokenizer = load_pretrained(MODEL)
     examples, rng, draws = some(SENTENCES, seed), random.Random(seed), torch.Generator().manual_seed(seed)
-    src, tgt, wrong = (tokenizer.encode([getattr(e, side) for e in examples]) for side in Example._fields)
+    src, tgt, wrong = (tokenizer.encode([getattr(e, side) for e in examples]) for side in Example._fields[:3])
     at = [
         next(i for i, (a, b) in enumerate(zip(*both, strict=False)) if a != b) for both in zip(tgt, wrong, strict=True)
     ]
@@ -194,7 +198,7 @@ def main() -> None:
         runs = list(pool.map(partial(learn, steps=args.steps), range(args.seeds)))
     model, tokenizer = load_pretrained(MODEL)
     before = [round(x, 3) for x in agreement(model, tokenizer, read_probes()).tolist()]
-    examples = [list(e) for e in some(6, 99, held_pairs=True)]
+    examples = [list(e[:3]) for e in some(6, 99, held_pairs=True)]
     facts = origin(
         f"python tools/simmetriche.py --seeds {args.seeds} --steps {args.steps}",
         pesi=weights_sha256(ROOT / "models" / MODEL), aggettivi=sha256(LEXICON),
