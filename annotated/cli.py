@@ -582,7 +582,7 @@ class _Arriving:
         line, self.arrived = self.arrived[:end], self.arrived[end:]
         return line
 
-# %% ../book/90_riga_di_comando.ipynb #f6427750
+# %% ../book/90_riga_di_comando.ipynb #e9b1b366
 def _sentences(args: argparse.Namespace) -> tuple[str, _Chunks]:
     "Da dove vengono le frasi da tradurre, e le frasi, a gruppi."
     if args.text is not None:
@@ -655,6 +655,8 @@ def _translations(
 def _check_output(path: Path | None, source: Path | None) -> None:
     if path and path.is_dir():
         raise AnnotatedError(f"{path}: è una cartella. Aggiungi il nome del file.")
+    if path and path.suffix in (".gz", ".xz"):
+        raise AnnotatedError(f"{path}: qui si scrive testo in chiaro. Togli «{path.suffix}» dal nome.")
     if path and source and os.path.realpath(path) == os.path.realpath(source):
         raise AnnotatedError(f"{path}: è anche il file da tradurre. Scegli un altro --output.")
 

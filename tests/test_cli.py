@@ -410,6 +410,14 @@ def test_typographic_signs_and_unknown_letters(capsys: pytest.CaptureFixture[str
     assert unknown.err.rstrip().endswith("il modello non legge i caratteri che il suo vocabolario non ha: €")
 
 
+def test_a_compressed_output_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    "Scriverebbe testo in chiaro in un file che, riletto, sembrerebbe rovinato."
+    for suffix in (".gz", ".xz"):
+        path = tmp_path / f"uscita{suffix}"
+        assert main(["translate", "--model", "mini", "The dog.", "--output", str(path)]) == 1
+        assert "qui si scrive testo in chiaro" in capsys.readouterr().err and not path.exists()
+
+
 def test_evaluate_and_attention_tell_unknown_letters(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "coppie.tsv").write_text("mia\tThe €og.\tIl cane.\n", encoding="utf-8")
     told = "il modello non legge i caratteri che il suo vocabolario non ha: €"
