@@ -52,7 +52,7 @@ def _explain(error: str, vocab_size: int) -> str:
         advice = f"al più {limit[1]}" if limit else "meno"
     return f"{what}: chiedine {advice} (--vocab-size)."
 
-# %% ../book/11_tokenizzazione.ipynb #13696505
+# %% ../book/11_tokenizzazione.ipynb #4d1c352d
 _KEYS = str.maketrans("’ʼ´‘‚“”„–—‐‑−", "'''''\"\"\"-----")
 
 
@@ -117,7 +117,7 @@ class Tokenizer:
             ) from error
         if not _is_ours(tokenizer._processor):
             raise AnnotatedError(
-                f"{path}: è un vocabolario d'altro tipo. Serve un BPE con pezzi speciali ai posti da 0 a 3."
+                f"{path}: è un vocabolario d'altro tipo. Serve un BPE con i pezzi speciali ai posti da 0 a 3."
             )
         return tokenizer
 

@@ -26,6 +26,7 @@ from annotated import Tokenizer, Transformer, load_pretrained
 from annotated.common import BOS, PAD
 from annotated.data import pad
 from annotated.study.coreference import agreement, read_probes
+from annotated.study.microlingua import Noun
 from annotated.study.pronouns import ADJECTIVES, NOUNS, Adjective, article, is_held_out
 
 MODEL = "small-en-it"
@@ -43,6 +44,7 @@ GROUPS = [
     "plant tree garden", "tool utensil blade weapon cookware glassware container basin closet furniture seat instrument"
     " grand object trinket cord", "force disaster", "team body",
 ]  # fmt: skip
+GROUP = {kind: i for i, kinds in enumerate(GROUPS) for kind in kinds.split()}  # tipo → gruppo
 # principali che di chi si parla non dicono nulla: i due nomi si possono scambiare
 MAINS = [line.split(" | ") for line in """\
 I looked at the {0[en]} and at the {1[en]} | ho guardato {0[il]} e {1[il]}
@@ -81,20 +83,19 @@ class Example(NamedTuple):
 
 def clues() -> dict[str, list[tuple[Adjective, set[int]]]]:
     "Di ogni tipo gli aggettivi che si dicono di uno o due gruppi, con i gruppi; non quelli uguali nei due generi."
-    group = {kind: i for i, kinds in enumerate(GROUPS) for kind in kinds.split()}
     said = defaultdict(set)  # di ogni parola inglese, in tutte le sue traduzioni
     for (_, kind), some in ADJECTIVES.items():
         for a in some:
-            said[a.en].add(group.get(kind, -1))
+            said[a.en].add(GROUP.get(kind, -1))
     found: dict[str, dict[Adjective, set[int]]] = defaultdict(dict)
     for (_, kind), some in ADJECTIVES.items():
         for a in some:
-            if kind in group and kind in NOUNS and a.m != a.f and a.mark != "+" and len(said[a.en]) <= 2:
+            if kind in GROUP and kind in NOUNS and a.m != a.f and a.mark != "+" and len(said[a.en]) <= 2:
                 found[kind][a] = said[a.en]
     return {kind: [*some.items()] for kind, some in found.items()}
 
 
-def forms(noun: Any) -> dict[str, str]:
+def forms(noun: Noun) -> dict[str, str]:
     articles = {name or "il": article(noun.it, noun.gender, name) + noun.it for name in ("", "a", "da", "di")}
     return {"en": noun.en, "o": "o" if noun.gender == "m" else "a", **articles}
 
@@ -102,13 +103,12 @@ def forms(noun: Any) -> dict[str, str]:
 def sentences(seed: int, held_pairs: bool = False, held_clues: bool = False) -> Iterator[Example]:
     "Frasi sorteggiate, senza fine. Da parte stanno le coppie di nomi di `is_held_out`, e un indizio su `HELD_CLUES`."
     rng, by_kind = random.Random(seed), clues()
-    group = {kind: i for i, kinds in enumerate(GROUPS) for kind in kinds.split()}
     known = {a.en for some in by_kind.values() for a, _ in some}
     aside = set(random.Random(0).sample(sorted(known), len(known) // HELD_CLUES))
     tested = {(frozenset(noun.en for noun in probe.nouns), probe.clue) for probe in read_probes()}
     while True:
         kind, other = rng.sample(sorted(by_kind), 2)
-        fit = [a for a, groups in by_kind[kind] if group[other] not in groups and (a.en in aside) == held_clues]
+        fit = [a for a, groups in by_kind[kind] if GROUP[other] not in groups and (a.en in aside) == held_clues]
         gender = rng.choice(("mf", "fm"))
         mine, rival = (rng.choice(NOUNS[k][g]) for k, g in zip((kind, other), gender, strict=True))
         if not fit or is_held_out(mine, rival) != held_pairs:
