@@ -127,7 +127,7 @@ def _load_weights(folder: Path, tokenizer: Tokenizer, config: Config) -> dict[st
         )
     return {name: tensor for path in paths for name, tensor in load_tensors(path, tokenizer)[0].items()}
 
-# %% ../book/81_salvare.ipynb #935abdf0
+# %% ../book/81_salvare.ipynb #d1c4ad3d
 def _load_config(folder: Path) -> Config:
     path = folder / "config.json"
     if not path.exists():
@@ -141,11 +141,16 @@ def _load_config(folder: Path) -> Config:
         )
     with open_input(path) as file:
         text = file.read()
+    written = None
     try:
-        return Config(**json.loads(text))
+        written = json.loads(text)
+        return Config(**written)
     except AnnotatedError as error:
         raise AnnotatedError(f"{path}: {error}") from error
     except (ValueError, TypeError, RecursionError) as error:
+        if isinstance(written, dict) and "model_type" in written:
+            told = f"è un modello per transformers ({written['model_type']}), che qui non si legge"
+            raise AnnotatedError(f"{folder}: {told}. Indica il modello da cui è stato esportato.") from error
         raise AnnotatedError(f"{path}: non descrive un modello. Copialo di nuovo.") from error
 
 # %% ../book/81_salvare.ipynb #b94737f8

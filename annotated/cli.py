@@ -172,7 +172,7 @@ def _precision(asked: str | None, device: torch.device) -> str:
         return asked or "fp32"
     return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp16"
 
-# %% ../book/90_riga_di_comando.ipynb #a9fe5c0b
+# %% ../book/90_riga_di_comando.ipynb #f665d4ac
 def _microlingua_pairs(n: int, seed: int = 0, held_out: bool = False) -> list[Pair]:
     return [Pair(example.en, example.it) for example in generate(n, seed, held_out)]
 
@@ -181,9 +181,7 @@ def _resuming(args: argparse.Namespace, folder: Path) -> bool:
     return bool(args.resume) and (folder / "state.safetensors").exists()
 
 
-def _vocabulary(args: argparse.Namespace, folder: Path, sentences: Iterator[str]) -> Tokenizer:
-    if _resuming(args, folder):
-        return Tokenizer.load(folder / "tokenizer.model")
+def _vocabulary(args: argparse.Namespace, sentences: Iterator[str]) -> Tokenizer:
     _say(f"vocabolario: imparo {args.vocab_size} pezzi…")
     return Tokenizer.train(sentences, args.vocab_size, seed=args.seed)
 
@@ -197,12 +195,11 @@ def _corpus_vocabulary(
         return Tokenizer.load(path)
     check_sources(files, repeat)
     sentences = (sentence for file in files for pair in read_pairs(file, repeat) for sentence in pair)
-    tokenizer = _vocabulary(args, folder, sentences)
-    if not _resuming(args, folder):  # quello di chi riprende può venire da altri file
-        tokenizer.save(path)
+    tokenizer = _vocabulary(args, sentences)
+    tokenizer.save(path)
     return tokenizer
 
-# %% ../book/90_riga_di_comando.ipynb #315203cb
+# %% ../book/90_riga_di_comando.ipynb #a2b24056
 def _corpora(
     args: argparse.Namespace, folder: Path, tokenizer: Tokenizer | None, max_len: int
 ) -> tuple[Tokenizer, Corpus, Corpus]:  # vocabolario, addestramento, validazione
@@ -211,7 +208,7 @@ def _corpora(
         known = {pair.source for pair in examples}
         unseen = [pair for pair in _microlingua_pairs(600, seed=1) if pair.source not in known][:500]
         sentences = (sentence for pair in examples for sentence in pair)
-        tokenizer = tokenizer or _vocabulary(args, folder, sentences)
+        tokenizer = tokenizer or _vocabulary(args, sentences)
         parts = examples, unseen, _microlingua_pairs(500, held_out=True)  # gli ultimi sono la misura finale
         training, validation, final = (encode_pairs(part, tokenizer, max_len) for part in parts)
         if skipped := training.skipped + validation.skipped + final.skipped:
@@ -334,26 +331,25 @@ def _save_options(args: argparse.Namespace, folder: Path) -> None:
     with atomic_write(folder / "options.json") as file:
         file.write(json.dumps(_chosen(args), indent=1).encode())
 
-# %% ../book/90_riga_di_comando.ipynb #9f0ccb35
+# %% ../book/90_riga_di_comando.ipynb #543634f2
 def _start(args: argparse.Namespace, folder: Path) -> tuple[Transformer | None, Tokenizer | None]:
     "Il modello da cui si parte, con il suo vocabolario, se c'è: di chi riprende conta solo la forma."
-    state = folder / "state.safetensors"
+    if _resuming(args, folder):
+        state, tokenizer = folder / "state.safetensors", Tokenizer.load(folder / "tokenizer.model")
+        try:
+            with _opened(state, tokenizer) as (_, metadata):
+                return Transformer(Config(**metadata["config"])), tokenizer
+        except (KeyError, TypeError) as error:
+            raise AnnotatedError(f"{state}: non è lo stato di un addestramento. Copialo di nuovo.") from error
     if not args.init:
         return None, None
-    if not _resuming(args, folder):
-        start, tokenizer = load_pretrained(args.init)
-        if not args.grow:
-            return start, tokenizer
-        try:
-            return grow(start, args.seed), tokenizer
-        except AnnotatedError as error:
-            raise AnnotatedError(f"{args.init}: {error} Togli --grow, o cambia modello.") from error
-    tokenizer = Tokenizer.load(folder / "tokenizer.model")
+    start, tokenizer = load_pretrained(args.init)
+    if not args.grow:
+        return start, tokenizer
     try:
-        with _opened(state, tokenizer) as (_, metadata):
-            return Transformer(Config(**metadata["config"])), tokenizer
-    except (KeyError, TypeError) as error:
-        raise AnnotatedError(f"{state}: non è lo stato di un addestramento. Copialo di nuovo.") from error
+        return grow(start, args.seed), tokenizer
+    except AnnotatedError as error:
+        raise AnnotatedError(f"{args.init}: {error} Togli --grow, o cambia modello.") from error
 
 
 def _shape(name: str, vocab_size: int, **changes: Any) -> Config:
@@ -362,6 +358,7 @@ def _shape(name: str, vocab_size: int, **changes: Any) -> Config:
         return Config.preset(name, vocab_size, **changes)
     with open_input(name) as file:
         text = file.read()
+    known, written = [field.name for field in fields(Config) if field.name != "vocab_size"], None
     try:
         written = json.loads(text)
         if "vocab_size" in written:
@@ -369,9 +366,13 @@ def _shape(name: str, vocab_size: int, **changes: Any) -> Config:
         return Config(**written | {"vocab_size": vocab_size} | changes)
     except AnnotatedError as error:
         raise AnnotatedError(f"{name}: {error}") from error
+    except json.JSONDecodeError as error:
+        where = f"{name}, riga {error.lineno}, colonna {error.colno}"
+        raise AnnotatedError(f"{where}: qui il JSON è sbagliato. Correggilo.") from error
     except (ValueError, TypeError, RecursionError) as error:
-        known = ", ".join(field.name for field in fields(Config) if field.name != "vocab_size")
-        raise AnnotatedError(f"{name}: servono i campi di `Config`, in JSON: {known}.") from error
+        extra = ", ".join(sorted(set(written) - set(known))) if isinstance(written, dict) else ""
+        told = f"servono i campi di `Config`, in JSON: {', '.join(known)}"
+        raise AnnotatedError(f"{name}: {told}{extra and f'. Togli {extra}'}.") from error
 
 
 def _new_model(args: argparse.Namespace, tokenizer: Tokenizer, start: Transformer | None) -> Transformer:
@@ -395,7 +396,7 @@ def _training_config(args: argparse.Namespace, device: torch.device) -> Training
     options |= {"precision": _precision(args.precision, device), "compiled": bool(args.compiled)}
     return TrainingConfig(**options)
 
-# %% ../book/90_riga_di_comando.ipynb #44ddc717
+# %% ../book/90_riga_di_comando.ipynb #58a2fac2
 def _train(args: argparse.Namespace) -> None:
     _check_processes()
     if args.config and args.config.endswith(".json"):
@@ -410,7 +411,7 @@ def _train(args: argparse.Namespace) -> None:
     config = _training_config(args, device)
     if args.tensorboard and find_spec("tensorboard") is None:
         raise AnnotatedError("--tensorboard: manca il pacchetto. Installalo con «pip install tensorboard».")
-    if not args.init:
+    if not (args.init or _resuming(args, folder)):
         _shape(args.config, vocab_size=1)  # ciò che è sbagliato si rifiuta prima di creare la cartella
     if args.data:
         find_data(args.data)
@@ -477,7 +478,7 @@ def _measure_unseen(folder: Path, device: torch.device) -> None:
     scores = evaluate(hypotheses, [pair.target for pair in unseen])
     _say(f"coppie di nomi mai viste insieme: {number(scores.exact, '.1%')} di frasi tradotte esattamente")
 
-# %% ../book/90_riga_di_comando.ipynb #e044032b
+# %% ../book/90_riga_di_comando.ipynb #ca289e38
 _SCALES = ", ".join(f"{scale} per {name}" for name, scale in BRANCH_SCALE.items())
 _BRANCHES = f"grandezza iniziale delle matrici che chiudono i rami (in Post-LN {_SCALES}; altrimenti 1)"
 
@@ -504,7 +505,7 @@ def _add_recipe(p: argparse.ArgumentParser) -> None:
     share = "quota di uscite azzerate (predefinita: 0; con --data o --init quella della forma)"
     add("--dropout", type=_share, metavar="P", help=share)
     add("--smoothing", type=_share, metavar="E", help="label smoothing" + _usual("smoothing"))
-    between = "passi fra due validazioni" + _usual("valid_every")
+    between = "passi fra due validazioni, ciascuna con un salvataggio" + _usual("valid_every")
     add("--valid-every", type=_positive, metavar="N", help=between)
     mean = "il modello è la media degli ultimi N checkpoint"
     add("--average", type=_positive, metavar="N", help=mean + _usual("average"))
@@ -766,25 +767,25 @@ def _evaluate(args: argparse.Namespace) -> None:
         _print(one_line(f"{args.pairs}: {len(pairs)} frasi, beam {args.beam}, alfa {args.alpha}"))
         _print(str(scores))
 
-# %% ../book/90_riga_di_comando.ipynb #c51dc425
-def _add_pairs(p: argparse.ArgumentParser) -> None:
+# %% ../book/90_riga_di_comando.ipynb #f9f911d0
+def _add_pairs(p: argparse.ArgumentParser, role: str) -> None:
     columns = "tre colonne: fonte, frase, traduzione (anche .xz o .gz); o le sole frasi, una per riga"
     p.add_argument("pairs", type=Path, metavar="FILE", help=columns)
-    p.add_argument("target", type=Path, nargs="?", metavar="TRADUZIONI", help="le loro traduzioni")
+    p.add_argument("target", type=Path, nargs="?", metavar="TRADUZIONI", help=role)
 
 
 def _add_evaluate(commands: Any) -> None:
     p = commands.add_parser("evaluate", help="traduce un file di coppie e misura BLEU e chrF")
-    _add_pairs(p)
+    _add_pairs(p, "le traduzioni di riferimento, una per riga, se FILE ha le sole frasi")
     p.add_argument("--json", action="store_true", help="le misure in una riga JSON, per un altro programma")
-    lines = "scrive qui le traduzioni, una riga per coppia"
+    lines = "scrive qui le traduzioni del modello, una riga per coppia"
     p.add_argument("--output", type=Path, metavar="FILE", help=lines)
     words = "come BLEU divide le parole (predefinita: 13a; per il cinese zh, o char)"
     p.add_argument("--tokenize", choices=TOKENIZATIONS, default="13a", help=words)
     p.set_defaults(run=_evaluate)
     _add_decoding(p)
 
-# %% ../book/90_riga_di_comando.ipynb #3fd2d7f0
+# %% ../book/90_riga_di_comando.ipynb #ddfcd5b3
 def _score(args: argparse.Namespace) -> None:
     pairs = _pairs(args)
     model, tokenizer = _model(args)
@@ -818,7 +819,7 @@ def _score(args: argparse.Namespace) -> None:
 
 def _add_score(commands: Any) -> None:
     p = commands.add_parser("score", help="di ogni traduzione data dice quanto il modello ci crede")
-    _add_pairs(p)
+    _add_pairs(p, "le traduzioni da giudicare, una per riga, se FILE ha le sole frasi")
     p.add_argument("--pieces", action="store_true", help="la log-probabilità di ogni pezzo, non la somma")
     p.set_defaults(run=_score)
     _add_model(p)

@@ -466,7 +466,7 @@ def on_device(batches: Iterator[Batch], device: torch.device) -> Iterator[Batch]
         batch = following
     yield batch
 
-# %% ../book/15_addestramento.ipynb #b0d2501e
+# %% ../book/15_addestramento.ipynb #219da787
 def _summary(step: int, valid_loss: float, **others: float) -> str:
     "Una validazione, in una riga."
     perplexity = number(math.exp(min(valid_loss, 700)), ".2f")  # oltre, non è un numero
@@ -524,7 +524,7 @@ def _steps(run: Run, training: Corpus, validation: Corpus, shown: bool) -> None:
             if config.minutes:
                 run.expired = _together(run, time.perf_counter() > deadline)
             if progress.step % LOG_EVERY == 0 or run.last_step:
-                bar.set_postfix_str(meter.write(rate))
+                bar.set_postfix_str(meter.write(rate), refresh=False)
             if progress.step % config.valid_every == 0 or run.last_step:
                 pause = time.perf_counter()
                 _validate(run, validation)

@@ -345,7 +345,12 @@ def other_shape(folder: Path) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | {"d_model": 64}))
 
 
+def exported(folder: Path) -> None:
+    (folder / "config.json").write_text('{"model_type": "marian", "d_model": 512, "vocab_size": 400}')
+
+
 BAD_MODELS: list[tuple[str, Write, str]] = [
+    ("di un altro programma", exported, "copia: è un modello per transformers (marian), che qui non si legge"),
     ("cartella che manca", shutil.rmtree, "non è una cartella, né un modello pubblicato"),
     ("senza configurazione", lambda folder: (folder / "config.json").unlink(), "qui non c'è un modello"),
     ("configurazione rovinata", lambda folder: (folder / "config.json").write_text("{"), "config.json: non descrive"),
@@ -490,11 +495,18 @@ def test_a_shape_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     model = load_pretrained(tmp_path / "runs" / "forma").model
     assert (model.config.d_model, model.config.N, model.config.norm_first) == (32, 1, True)
     monkeypatch.chdir("/")
-    assert main(["train", "--out", str(tmp_path / "runs" / "forma"), "--resume", "--max-steps", "4"]) == 0
+    resume = ["train", "--out", str(tmp_path / "runs" / "forma"), "--resume", "--max-steps"]
+    (tmp_path / "forma.json").write_text('{"d_model": 64, "h": 4, "N": 1, "dropout": 0.5}', "utf-8")
+    assert main([*resume, "4"]) == 0
+    (tmp_path / "forma.json").unlink()  # chi riprende ha già tutto
+    assert main([*resume, "6"]) == 0
+    assert load_pretrained(tmp_path / "runs" / "forma").model.config == model.config
 
 
 BAD_SHAPES = [
     ('{"d_modello": 3}', "servono i campi di `Config`"),
+    ('{"N": 2, "d_modello": 3, "dff": 4}', "max_len. Togli d_modello, dff."),
+    ('{"N": 2,\n "h" 4}', "forma.json, riga 2, colonna 6: qui il JSON è sbagliato"),
     ("[]", "servono i campi"),
     ('{"h": 5}', "un multiplo delle teste"),
     ('{"vocab_size": 60}', "vocab_size non è della forma. Togli il campo, e dillo con --vocab-size"),
