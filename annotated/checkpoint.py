@@ -65,7 +65,7 @@ def save_model(folder: str | Path, model: Transformer, tokenizer: Tokenizer) -> 
     _save_description(folder, model, tokenizer)
     save_tensors(folder / "model.safetensors", model.state_dict(), {"vocabulary": tokenizer.fingerprint})
 
-# %% ../book/81_salvare.ipynb #6452c3ba
+# %% ../book/81_salvare.ipynb #3268dd4d
 @contextmanager
 def _opened(path: Path, tokenizer: Tokenizer) -> Iterator[tuple[safe_open, dict[str, Any]]]:
     "Un file di tensori, di cui si è letta la sola intestazione, e i metadati; `AnnotatedError` se è guasto."
@@ -84,7 +84,7 @@ def _opened(path: Path, tokenizer: Tokenizer) -> Iterator[tuple[safe_open, dict[
 
 
 def load_tensors(path: Path, tokenizer: Tokenizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    "I tensori e i metadati di `save_tensors`; `AnnotatedError` se è guasto o di un altro vocabolario."
+    "Ciò che ha scritto `save_tensors`; `AnnotatedError` se il file è guasto, o di un altro vocabolario."
     with _opened(path, tokenizer) as (file, metadata):
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     if not all(tensor.isfinite().all() for tensor in tensors.values()):

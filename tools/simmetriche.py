@@ -23,7 +23,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from annotated import Tokenizer, Transformer, load_pretrained
-from annotated.common import BOS, PAD
+from annotated.common import BOS, EOS, PAD
 from annotated.data import pad
 from annotated.study.coreference import agreement, read_probes
 from annotated.study.microlingua import Noun
@@ -156,7 +156,8 @@ def learn(seed: int, steps: int) -> dict[str, Any]:
     torch.manual_seed(seed)
     model, tokenizer = load_pretrained(MODEL)
     examples, rng, draws = some(SENTENCES, seed), random.Random(seed), torch.Generator().manual_seed(seed)
-    src, tgt, wrong = (tokenizer.encode([getattr(e, side) for e in examples]) for side in Example._fields[:3])
+    sides = (tokenizer.encode([getattr(e, side) for e in examples]) for side in Example._fields[:3])
+    src, tgt, wrong = ([[*ids, EOS] for ids in side] for side in sides)
     at = [
         next(i for i, (a, b) in enumerate(zip(*both, strict=False)) if a != b) for both in zip(tgt, wrong, strict=True)
     ]
@@ -194,6 +195,8 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=1000)
     args = parser.parse_args()
+    if args.steps > SENTENCES // B:
+        parser.error(f"--steps {args.steps}: con {SENTENCES} frasi i lotti sono {SENTENCES // B}")
     with ProcessPoolExecutor(args.seeds) as pool:
         runs = list(pool.map(partial(learn, steps=args.steps), range(args.seeds)))
     model, tokenizer = load_pretrained(MODEL)

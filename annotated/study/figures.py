@@ -5,8 +5,9 @@
 # %% auto #0
 __all__ = ['COLORS', 'QUERY', 'KEY', 'VALUE', 'setup', 'slider', 'switch', 'choice', 'live', 'Moving', 'moving']
 
-# %% ../../book/99_figure.ipynb #fb8582e4
+# %% ../../book/99_figure.ipynb #865d19f2
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
@@ -29,7 +30,7 @@ COLORS = {  # Okabe e Ito: distinguibili anche da chi non vede il rosso o il ver
 }
 QUERY, KEY, VALUE = COLORS["blu"], COLORS["arancio"], COLORS["verde"]  # gli stessi in tutto il libro
 
-# %% ../../book/99_figure.ipynb #a3ddb231
+# %% ../../book/99_figure.ipynb #9e166c30
 def _show(spec: dict[str, Any], **metadata: Any) -> dict[str, Any]:
     version = spec["$schema"].rsplit("/v", 1)[1].split(".")[0]
     html = alt.renderers._plugins["html"](spec, **metadata)
@@ -38,7 +39,10 @@ def _show(spec: dict[str, Any], **metadata: Any) -> dict[str, Any]:
 
 class _Formatter(ScalarFormatter):
     def __call__(self, x: float, pos: int | None = None) -> str:
-        return super().__call__(x, pos).replace(".", ",")
+        whole, point, decimals = super().__call__(x, pos).partition(".")
+        if not point and max(map(abs, self.locs), default=0) >= 10_000:
+            whole = re.sub(r"(?<=\d)(?=(\d{3})+$)", ".", whole)
+        return f"{whole}{point and ','}{decimals}"
 
 
 def setup() -> None:
@@ -50,7 +54,7 @@ def setup() -> None:
     from matplotlib_inline.backend_inline import set_matplotlib_formats
 
     set_matplotlib_formats("svg")
-    # gli assi nascono così, con la virgola
+    # gli assi nascono così, scritti all'italiana
     matplotlib.scale.ScalarFormatter = _Formatter  # type: ignore[attr-defined]
     plt.rcParams.update(
         {

@@ -505,14 +505,14 @@ class View(PageFigure):
             {head: _panels(maps, self.names, layer, head) for head in heads}
         )
 
-# %% ../../book/82_dietro_le_figure.ipynb #36481653
+# %% ../../book/82_dietro_le_figure.ipynb #543b0484
 def _check_second(sentences: Sequence[Sequence[AttentionMap]], second: int | None) -> None:
     if second is None:
         return
     fits = all(m.queries == m.keys and 0 < second < len(m.keys) for m in sentences[0])
     if len(sentences) > 1 or not fits:
         told = f"second = {second}: vale senza `other`, per chi guarda sé stesso"
-        raise ValueError(f"{told}, e nessuna delle due frasi è vuota.")
+        raise ValueError(f"{told}, e se nessuna delle due frasi è vuota.")
 
 
 def attention_view(

@@ -35,6 +35,8 @@ WIDEST = 110  # i segni di una riga di codice che a 1280 pixel non scorre
 NARROW = 40  # quelli di una riga sul telefono, dove va a capo: un poco meno di quanti ce ne stanno
 PLAIN = re.compile(r'<span class="(?:n|nn|p|w)">([^<]*)</span>')  # nomi, segni, spazi: del colore del testo
 CODE = re.compile(r'((?:\bcolonne [^>]*>)?)<div class="highlight"><pre>(.*?)</pre>', re.DOTALL)
+CELL = re.compile(r"<td\b.*?</td>", re.DOTALL)
+WORD = re.compile(r'<span class="pre">[^<]*</span>')
 MEASURES = {  # ciò che il tema misura appena la pagina si apre, e la ferma; che cosa mettere al suo posto
     # se un riquadro di codice scorre: lo fa menu.js, quando si vede
     r"\w+\.tabIndex=\w+\.scrollWidth>\w+\.clientWidth\|\|\w+\.scrollHeight>\w+\.clientHeight\?0:-1": "0",
@@ -230,6 +232,11 @@ def light_code(page: str) -> str:
     return CODE.sub(lambda match: framed(match, next(names)), PLAIN.sub(r"\1", page))
 
 
+def breakable(cell: re.Match[str]) -> str:
+    "In una tabella stretta un nome lungo va a capo dove finisce una sua parola, non a metà."
+    return WORD.sub(lambda word: re.sub(r"(?<=[._(/=,])(?=\w)", "<wbr>", word[0]), cell[0])
+
+
 def lighten(app: Sphinx, error: Exception | None) -> None:
     if error or app.builder.format != "html":
         return
@@ -239,7 +246,7 @@ def lighten(app: Sphinx, error: Exception | None) -> None:
     program = one_program(app, static)
     (static / "tutto.js").write_text(program, "utf-8")
     version = sha256(program.encode()).hexdigest()[:8]
-    pages = {path: light_code(path.read_text("utf-8")) for path in Path(app.outdir).glob("*.html")}
+    pages = {path: CELL.sub(breakable, light_code(path.read_text("utf-8"))) for path in Path(app.outdir).glob("*.html")}
     loaded = {name for page in pages.values() for name in re.findall(r'<script[^>]* src="_static/([^"?]+)', page)}
     programs = program + "".join((static / name).read_text("utf-8") for name in sorted(loaded))
     used = names_used((SHEET.sub("", page) for page in pages.values()), programs)

@@ -1,4 +1,4 @@
-"""Estensione Sphinx: di ogni figura disegnata dal codice, la versione per il tema scuro e quanto spazio vuole.
+"""Estensione Sphinx: di ogni figura disegnata, la versione per il tema scuro e quanto spazio vuole.
 
 Si carica quando sta per vedersi: la pagina ne conosce le misure, e il testo intorno non si sposta.
 
@@ -26,7 +26,7 @@ SMALLEST, PHONE, SLACK = 8, 342, 1.07  # pixel di una scritta, della colonna; fi
 SVG = {"svg": "http://www.w3.org/2000/svg"}
 PLACE = re.compile(r"translate\((\S+) (\S+)\)(?: rotate\((\S+)\))?")
 SIZE = re.compile(r'viewBox="0 0 (\S+) (\S+)"')  # in punti: un pixel ne è tre quarti
-IMAGE = re.compile(r'(<source[^>]*>)?<img\b[^>]*\bsrc="(_images/[0-9a-f]{64})\.svg"[^>]*>')
+IMAGE = re.compile(r'(<source[^>]*>)?<img\b[^>]*\bsrc="(_images/(?:[0-9a-f]{64}|traduzione))\.svg"[^>]*>')
 
 
 def invert_drawing(root: etree._Element) -> None:
