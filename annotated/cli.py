@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['PRETRAINED', 'RECIPES', 'BRANCH_SCALE', 'Recipe', 'make_parser', 'main']
 
-# %% ../book/90_riga_di_comando.ipynb #989a1feb
+# %% ../book/90_riga_di_comando.ipynb #1bad243e
 import argparse
 import json
 import math
@@ -43,7 +43,7 @@ from .marian import export_marian
 from .study.microlingua import generate
 from .tokenizer import Tokenizer
 from .pretrained import load_pretrained
-from .checkpoint import _opened, load_model, publish_model
+from .checkpoint import _opened, check_device, load_model, publish_model
 from .training import TrainingConfig, check_folder, reserved, train
 from .transformer import PRESETS, Config, Transformer
 
@@ -73,7 +73,7 @@ RECIPES = {
 }
 BRANCH_SCALE = {"base": 0.25, "big": 0.25}  # delle matrici che chiudono i rami, in un modello nuovo
 
-# %% ../book/90_riga_di_comando.ipynb #3a9e9489
+# %% ../book/90_riga_di_comando.ipynb #0f92e986
 def _first() -> bool:
     "Se questo processo è il primo, o il solo."
     return os.environ.get("RANK", "0") == "0"
@@ -93,16 +93,13 @@ def _device(name: str) -> torch.device:
     if name.startswith("cuda") and "LOCAL_RANK" in os.environ:  # sotto `torchrun` ognuno ha la sua
         name = f"cuda:{os.environ['LOCAL_RANK']}"
     try:
-        x = torch.zeros(1, device=name)
-        x.tolist()  # «meta» fa tensori senza numeri
-    except (RuntimeError, AssertionError, ImportError) as error:
-        raise AnnotatedError(
-            f"--device {name}: non disponibile su questa macchina. Usa --device cpu."
-        ) from error
-    if x.device.type == "cuda":
-        torch.cuda.set_device(x.device)
+        device = check_device(name)
+    except AnnotatedError as error:
+        raise AnnotatedError(f"--device {error}") from error
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
         torch.set_float32_matmul_precision("high")
-    return x.device
+    return device
 
 # %% ../book/90_riga_di_comando.ipynb #4af6d899
 def _positive(text: str) -> int:
@@ -258,12 +255,12 @@ def _processes(device: torch.device) -> Iterator[None]:
     finally:
         dist.destroy_process_group()
 
-# %% ../book/90_riga_di_comando.ipynb #378c5a71
+# %% ../book/90_riga_di_comando.ipynb #658a8dcb
 # ciò che decide un addestramento, con un valore d'esempio
 _OPTIONS: dict[str, Any] = RECIPES["corpus"].defaults() | {
     "config": "", "data": "", "init": "", "seed": 1, "repeat": [("", 1.0)], "patience": 1, "dropout": 0.1,
     "norm_first": True, "grow": True, "precision": "", "compiled": True, "branch_scale": 1.0, "valid_bleu": 1,
-    "cooldown": 1,
+    "cooldown": 1, "tensorboard": True,
 }  # fmt: skip
 
 
@@ -331,7 +328,7 @@ def _save_options(args: argparse.Namespace, folder: Path) -> None:
     with atomic_write(folder / "options.json") as file:
         file.write(json.dumps(_chosen(args), indent=1).encode())
 
-# %% ../book/90_riga_di_comando.ipynb #543634f2
+# %% ../book/90_riga_di_comando.ipynb #d4469d98
 def _start(args: argparse.Namespace, folder: Path) -> tuple[Transformer | None, Tokenizer | None]:
     "Il modello da cui si parte, con il suo vocabolario, se c'è: di chi riprende conta solo la forma."
     if _resuming(args, folder):
@@ -393,10 +390,11 @@ def _new_model(args: argparse.Namespace, tokenizer: Tokenizer, start: Transforme
 
 def _training_config(args: argparse.Namespace, device: torch.device) -> TrainingConfig:
     options = {field.name: getattr(args, field.name) for field in fields(TrainingConfig)}
-    options |= {"precision": _precision(args.precision, device), "compiled": bool(args.compiled)}
+    options |= {"precision": _precision(args.precision, device)}
+    options |= {name: bool(options[name]) for name in ("compiled", "tensorboard")}
     return TrainingConfig(**options)
 
-# %% ../book/90_riga_di_comando.ipynb #58a2fac2
+# %% ../book/90_riga_di_comando.ipynb #25f28df0
 def _train(args: argparse.Namespace) -> None:
     _check_processes()
     if args.config and args.config.endswith(".json"):
@@ -438,6 +436,7 @@ def _train_in(folder: Path, device: torch.device, args: argparse.Namespace, conf
     with FileLock(folder / ".preparazione"):
         tokenizer, training, validation = _corpora(args, folder, tokenizer, max_len)
     model = _new_model(args, tokenizer, start)
+    del start  # è un modello intero
     parameters, ready = sum(p.numel() for p in model.parameters()), time.perf_counter() - started
     size = f"{number(parameters)} parametri, {number(len(training))} coppie"
     _say(f"{args.init or args.config}: {size}, {device}; pronto in {number(ready, '.1f')} s")
@@ -478,7 +477,7 @@ def _measure_unseen(folder: Path, device: torch.device) -> None:
     scores = evaluate(hypotheses, [pair.target for pair in unseen])
     _say(f"coppie di nomi mai viste insieme: {number(scores.exact, '.1%')} di frasi tradotte esattamente")
 
-# %% ../book/90_riga_di_comando.ipynb #ca289e38
+# %% ../book/90_riga_di_comando.ipynb #a9501f6c
 _SCALES = ", ".join(f"{scale} per {name}" for name, scale in BRANCH_SCALE.items())
 _BRANCHES = f"grandezza iniziale delle matrici che chiudono i rami (in Post-LN {_SCALES}; altrimenti 1)"
 
@@ -539,12 +538,12 @@ def _add_train(commands: Any) -> None:
     usual = "dei prodotti di matrici (predefinita: fp32 su CPU; su GPU bf16, o fp16 dove non c'è)"
     add("--precision", choices=list(DTYPES), help=usual)
     add("--compile", dest="compiled", action=argparse.BooleanOptionalAction, help="usa torch.compile")
-    add("--tensorboard", action="store_true", help="scrive il diario anche per TensorBoard")
+    add("--tensorboard", action="store_true", default=None, help="scrive il diario anche per TensorBoard")
     add("--seed", type=int, metavar="N", help="seme dei numeri casuali (predefinito: 1)")
     p.set_defaults(run=_train)
     _add_device(p)
 
-# %% ../book/90_riga_di_comando.ipynb #cf364268
+# %% ../book/90_riga_di_comando.ipynb #8ed61b30
 def _model(args: argparse.Namespace) -> tuple[Transformer, Tokenizer]:
     device = _device(args.device)
     precision = _precision(args.precision, device)
@@ -558,11 +557,16 @@ _Chunks = Iterator[tuple[int, list[str]]]  # righe a gruppi, ciascuno con il num
 def _chunks(lines: Iterator[str], more: Callable[[], bool] = lambda: True, size: int = 1000) -> _Chunks:
     "Gruppi di `size` righe, o meno quando non ce n'è un'altra pronta: la memoria non cresce con il file."
     first, chunk = 1, list[str]()
-    for line in lines:
-        chunk.append(line)
-        if len(chunk) == size or not more():
+    try:
+        for line in lines:
+            chunk.append(line)
+            if len(chunk) == size or not more():
+                yield first, chunk
+                first, chunk = first + len(chunk), []
+    except AnnotatedError:  # una riga che non si legge: ciò che la precede è buono
+        if chunk:
             yield first, chunk
-            first, chunk = first + len(chunk), []
+        raise
     if chunk:
         yield first, chunk
 

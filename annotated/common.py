@@ -41,12 +41,16 @@ def number(value: float, spec: str = ",") -> str:
     "Un numero scritto in italiano, secondo `spec` (quella di `format`): 7.577.600; con «.1%», 95,3 %."
     return format(value, spec).translate(str.maketrans(",.", ".,")).replace("%", " %")
 
-# %% ../book/86_dentro_il_pacchetto.ipynb #6d0f2209
+# %% ../book/86_dentro_il_pacchetto.ipynb #57ab4d8b
 _REASONS = {
     errno.ENOSPC: "spazio su disco esaurito",
     errno.EDQUOT: "quota su disco esaurita",
     errno.EFBIG: "il file supera la dimensione consentita",
     errno.EACCES: "permesso negato",
+    errno.EPERM: "operazione non permessa",
+    errno.EIO: "il disco non risponde",
+    errno.EBUSY: "è occupato da un altro programma",
+    errno.EMFILE: "troppi file aperti",
     errno.EROFS: "disco in sola lettura",
     errno.ENOENT: "non esiste",
     errno.EEXIST: "c'è già un file con quel nome",

@@ -221,7 +221,7 @@ def read_pairs(
     if not number:
         raise AnnotatedError(f"{path}: il file è vuoto. Servono righe «fonte, frase, traduzione».")
 
-# %% ../book/12_dati.ipynb #f391c85a
+# %% ../book/12_dati.ipynb #5a6cc242
 def _side_by_side(source: str | Path, target: str | Path) -> Iterator[Pair]:
     for number, (s, t) in enumerate(zip_longest(read_lines(source), read_lines(target))):
         if s is None or t is None:
@@ -231,7 +231,14 @@ def _side_by_side(source: str | Path, target: str | Path) -> Iterator[Pair]:
 
 
 def read_parallel(source: str | Path, target: str | Path) -> Iterator[Pair]:
-    "Le coppie di due file, riga per riga; `AnnotatedError` se sono lo stesso, o se uno finisce prima."
+    """Le coppie di due file, riga per riga.
+
+    Solleva `AnnotatedError` se sono lo stesso file, se uno è già di coppie (.tsv), o se uno finisce prima.
+    """
+    for path in map(Path, (source, target)):
+        if ".tsv" in path.suffixes:
+            advice = "Dallo da solo, o tienine una colonna (cut -f2)"
+            raise AnnotatedError(f"{path}: è un file di coppie, non di frasi. {advice}.")
     if Path(source).resolve() == Path(target).resolve():  # si rifiuta subito, non alla prima coppia
         raise AnnotatedError(f"{source} e {target} sono lo stesso file: manca quello delle traduzioni.")
     return _side_by_side(source, target)

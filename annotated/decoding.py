@@ -99,7 +99,7 @@ def _check_search(beam: int, alpha: float) -> None:
         raise AnnotatedError(f"alpha = {alpha}: serve un numero fra 0 e {MAX_ALPHA}.")
 
 
-# %% ../book/16_decodifica.ipynb #d1106be4
+# %% ../book/16_decodifica.ipynb #290f4ae3
 @without_dropout
 @torch.inference_mode()
 def beam_search(
@@ -112,6 +112,8 @@ def beam_search(
     "Beam search (Vaswani 2017, §6.1) su un lotto; `AnnotatedError` se `beam` o `alpha` sono fuori misura."
     _check_search(beam, alpha)
     (B, _), K, device = src.shape, beam, src.device
+    if not B:
+        return []
     memory, memory_mask = model.encode(src)
     memory = [(k.contiguous(), v.contiguous()) for k, v in memory]  # in fila, una volta per tutte
     limits = ((src != PAD).sum(dim=1) + extra).clamp(1, model.config.max_len)  # (B,)
@@ -293,7 +295,7 @@ class _Int8Linear(nn.Module):
         y = torch._int_mm(integers, self.weight.T) * scales[:, None]  # (righe, n)
         return y.mul_(self.scales).add_(self.bias).view(*x.shape[:-1], -1)  # sul posto: niente copie
 
-# %% ../book/16_decodifica.ipynb #192f3ac2
+# %% ../book/16_decodifica.ipynb #fdd4cba9
 PRECISIONS = ("fp32", "bf16", "fp16", "int8")
 
 
@@ -317,11 +319,15 @@ def with_precision(
     """Una copia di `model` per tradurre con meno bit; «fp32» rende `model` stesso.
 
     «bf16» e «fp16» arrotondano tutti i pesi; «int8» tiene in un byte quelli lineari, e va solo su CPU.
+    Solleva `AnnotatedError` se non è una di quelle, o se «int8» non si può fare.
     """
     if precision not in PRECISIONS:
         raise AnnotatedError(f"precisione «{precision}» sconosciuta. Scegli fra: {', '.join(PRECISIONS)}.")
     if precision == "fp32":
         return model
+    tied = model.embedding
+    if precision == "int8" and not (isinstance(tied, TiedEmbedding) and tied.weight.is_cpu):
+        raise AnnotatedError("«int8» si fa da un modello con i pesi interi, su CPU. Ricaricalo lì.")
     model = copy.deepcopy(model)
     if precision in ("bf16", "fp16"):
         return model.bfloat16() if precision == "bf16" else model.half()

@@ -31,7 +31,7 @@ class Scores:
             f"frasi identiche al riferimento: {number(self.exact, '.1%')}"
         )
 
-# %% ../book/17_valutazione.ipynb #7d057777
+# %% ../book/17_valutazione.ipynb #44251988
 TOKENIZATIONS = ("13a", "intl", "zh", "char")  # di sacreBLEU, quelle che non chiedono altri pacchetti
 
 
@@ -54,7 +54,7 @@ def evaluate(
     if len(translations) != len(references):
         told = f"{len(translations)} traduzioni e {len(references)} riferimenti"
         raise AnnotatedError(f"{told}: serve un riferimento per traduzione.")
-    bleu, chrf = BLEU(tokenize=tokenize), CHRF()
+    bleu, chrf = BLEU(tokenize=tokenize, force=True), CHRF()  # force: niente avvisi in inglese
     return Scores(
         bleu=bleu.corpus_score(translations, [references]).score,
         chrf=chrf.corpus_score(translations, [references]).score,

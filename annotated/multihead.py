@@ -20,7 +20,7 @@ def merge_heads(x: Tensor) -> Tensor:
     "(B, h, T, d_k) → (B, T, d_model): le teste di nuovo una accanto all'altra."
     return x.transpose(1, 2).flatten(-2)
 
-# %% ../book/03_multihead.ipynb #aaba7c5c
+# %% ../book/03_multihead.ipynb #03e7b47b
 class MultiHeadAttention(nn.Module):
     """Attenzione a più teste (Vaswani 2017, §3.2.2), con d_k = d_v = d_model / h.
 
@@ -33,7 +33,7 @@ class MultiHeadAttention(nn.Module):
         h: int,  # numero di teste
     ):
         super().__init__()
-        if d_model % h:
+        if h < 1 or d_model % h:
             raise ValueError(
                 f"h={h} non divide d_model={d_model}: "
                 "ogni testa deve avere la stessa dimensione."

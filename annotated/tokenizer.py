@@ -52,7 +52,7 @@ def _explain(error: str, vocab_size: int) -> str:
         advice = f"al più {limit[1]}" if limit else "meno"
     return f"{what}: chiedine {advice} (--vocab-size)."
 
-# %% ../book/11_tokenizzazione.ipynb #4d1c352d
+# %% ../book/11_tokenizzazione.ipynb #72087f1b
 _KEYS = str.maketrans("’ʼ´‘‚“”„–—‐‑−", "'''''\"\"\"-----")
 
 
@@ -86,14 +86,23 @@ class Tokenizer:
         "Gli indici dei pezzi di ogni frase raddrizzata, senza inizio né fine. Una frase sola si rifiuta."
         if isinstance(sentences, str):
             raise AnnotatedError("serve una lista di frasi, non una frase sola. Scrivi [frase].")
-        return self._processor.encode([*map(straighten, sentences)], num_threads=-1)
+        try:
+            return self._processor.encode([*map(straighten, sentences)], num_threads=-1)
+        except TypeError as error:  # byte che Python non ha saputo decodificare
+            raise AnnotatedError("una frase non è testo UTF-8. Correggi il file da cui viene.") from error
 
     def decode(self, ids: list[list[int]] | Tensor) -> list[str]:
-        "Liste di indici, o un tensore (B, T), in frasi; gli speciali spariscono, uno sconosciuto è «⁇»."
+        """Liste di indici, o un tensore (B, T), in frasi; gli speciali spariscono, uno sconosciuto è «⁇».
+
+        Solleva `AnnotatedError` se non sono righe di indici del vocabolario.
+        """
         rows = ids.tolist() if isinstance(ids, Tensor) else ids
         if rows and isinstance(rows[0], int):
             raise AnnotatedError("serve una lista di frasi in pezzi, non una frase sola. Scrivi [pezzi].")
-        return self._processor.decode(rows) if rows else []
+        try:
+            return self._processor.decode(rows) if rows else []
+        except (IndexError, TypeError) as error:
+            raise AnnotatedError(f"servono righe di indici da 0 a {self.vocab_size - 1}.") from error
 
     def pieces(self, ids: list[int]) -> list[str]:
         "I pezzi come testo; `▁` segna l'inizio di una parola."

@@ -129,7 +129,7 @@ def averaged_model(
         _checkpoint(folder, old).unlink()
     return averaged
 
-# %% ../book/15_addestramento.ipynb #0ee6f12f
+# %% ../book/15_addestramento.ipynb #a80ee7c5
 @dataclass(frozen=True)
 class TrainingConfig:
     """Come si addestra; i valori predefiniti sono quelli di Base, tranne `max_tokens` (25.000 nell'articolo).
@@ -156,7 +156,7 @@ class TrainingConfig:
         for name in ("max_steps", "max_tokens", "warmup", "valid_every", "average", "cooldown", "patience"):
             value = getattr(self, name)
             if not is_count(value) and not (name in ("cooldown", "patience") and value is None):
-                raise AnnotatedError(f"{name} = {value}: serve un intero positivo.")
+                raise AnnotatedError(f"{name} = {value!r}: serve un intero positivo.")
         if self.cooldown and self.cooldown > self.max_steps:
             raise AnnotatedError(f"cooldown = {self.cooldown}: non più di max_steps, {self.max_steps}.")
         for name in ("factor", "smoothing", "minutes"):
@@ -304,7 +304,7 @@ def _to_tensorboard(folder: Path, log: list[dict[str, Any]]) -> None:
             for name in row.keys() - {"step"}:
                 writer.add_scalar(name, row[name], row["step"])
 
-# %% ../book/15_addestramento.ipynb #e47de4bf
+# %% ../book/15_addestramento.ipynb #bda4c617
 def _validate(run: Run, validation: Corpus) -> None:
     "La perdita di validazione, e le altre misure, nel diario; il modello, se è il migliore, su disco."
     (rank, size), progress, config = rank_and_size(), run.progress, run.config
@@ -319,9 +319,16 @@ def _validate(run: Run, validation: Corpus) -> None:
     valid = _finite(loss, run)
     if rank == 0 and valid < min(progress.valid_losses, default=math.inf):
         save_model(run.folder, averaged, run.tokenizer)
-    others = without_dropout(run.measure)(averaged) if rank == 0 else {}
-    plain = {name: float(value) for name, value in others.items()}  # nel diario, che è JSON, niente tensori
-    progress.log.append(plain | {"step": progress.step, "valid_loss": valid})
+    row = {"step": progress.step, "valid_loss": valid}
+    progress.log.append(row)
+    if rank == 0:
+        try:
+            others = without_dropout(run.measure)(averaged)
+        except BaseException:  # una misura che fallisce non fa perdere i passi
+            _save_progress(run)
+            raise
+        # nel diario, che è JSON, niente tensori
+        progress.log[-1] = {name: float(value) for name, value in others.items()} | row
     if rank == 0 and config.tensorboard:
         _to_tensorboard(run.folder, progress.log)
 
@@ -361,7 +368,7 @@ def _check_agreement(*facts: Any) -> None:
         different = "dati, vocabolario o stato diversi da quelli degli altri"
         raise AnnotatedError(f"processo {rank}: {different}. Copia la stessa cartella su ogni macchina.")
 
-# %% ../book/15_addestramento.ipynb #46ed1fbe
+# %% ../book/15_addestramento.ipynb #930b78e5
 def check_folder(folder: Path, resume: bool) -> None:
     """Solleva `AnnotatedError` se in `folder` non si può addestrare senza toccare ciò che c'è già.
 
@@ -380,7 +387,7 @@ def check_folder(folder: Path, resume: bool) -> None:
     if written and "state.safetensors" not in written:
         raise AnnotatedError(
             f"{folder}: c'è {min(written)}, ma non state.safetensors, da cui riprendere. "
-            f"Se è un modello, parti dai suoi pesi con --init {folder} in un'altra --out."
+            f"Se è un modello, parti dai suoi pesi con --init {quote(str(folder))} in un'altra --out."
         )
 
 
@@ -403,7 +410,7 @@ def _start(run: Run, resume: bool) -> None:
             if stream[name] != begun[name]:
                 told = "i dati non sono quelli con cui l'addestramento è cominciato"
                 ready = (run.folder / "config.json").exists()
-                start = f"parti dai pesi con --init {run.folder}" if ready else "ricomincia"
+                start = f"parti dai pesi con --init {quote(str(run.folder))}" if ready else "ricomincia"
                 advice = f"Rimettili, o {start} in un'altra --out."
                 raise AnnotatedError(f"{path}: {told}. {advice}")
         for name, value in begun.items():
@@ -539,7 +546,14 @@ def _steps(run: Run, training: Corpus, validation: Corpus, shown: bool) -> None:
         if progress.step < config.max_steps or progress.step == before:
             _tell(bar, _why(run))
 
-# %% ../book/15_addestramento.ipynb #84c22232
+# %% ../book/15_addestramento.ipynb #89ea8d67
+def _check_fits(model: Transformer, *corpora: Corpus) -> None:
+    max_len, vocab_size = model.config.max_len, model.config.vocab_size
+    if any(c.lengths.max() > max_len or c.tokens.max() >= vocab_size for c in corpora):
+        told = f"una coppia ha più di {max_len} pezzi, il limite del modello, o è di un altro vocabolario"
+        raise AnnotatedError(f"{told}. Rifai i dati con encode_pairs(…, tokenizer, {max_len}).")
+
+
 def train(
     model: Transformer,
     tokenizer: Tokenizer,
@@ -554,17 +568,18 @@ def train(
 ) -> float:  # la miglior perdita di validazione, in nat per pezzo
     """Addestra `model`; in `folder` tiene i pesi migliori, lo stato da cui riprendere e `log.jsonl`.
 
-    Solleva `AnnotatedError` se mancano i dati, se il vocabolario non è quello del modello, se `folder`
-    contiene già un modello e non lo si riprende, o la usa un altro addestramento; se chi riprende ha altri
-    dati, un altro seme o un altro `max_tokens`; se nemmeno una frase per volta sta in memoria; o se la
-    perdita non è più un numero: lo stato salvato resta l'ultimo buono. A SIGTERM, SIGINT o SIGHUP salva e
-    solleva `KeyboardInterrupt`. Con `torchrun` la eseguono tutti i processi. `measure` riceve il modello da
-    pubblicare, e non deve cambiarlo; con più processi la chiama il primo. Alla fine `model` ha i pesi
-    dell'ultimo passo, e il dropout acceso; i migliori, e mediati, li rilegge `load_model(folder)`.
+    Solleva `AnnotatedError` se i dati mancano o non entrano nel modello, se il vocabolario è un altro, se
+    `folder` contiene già un modello e non lo si riprende, o la usa un altro addestramento; se chi riprende
+    ha altri dati, un altro seme o un altro `max_tokens`; se nemmeno una frase per volta sta in memoria; o
+    se la perdita non è più un numero: lo stato salvato resta l'ultimo buono. A SIGTERM, SIGINT o SIGHUP
+    salva e solleva `KeyboardInterrupt`. Con `torchrun` la eseguono tutti i processi. `measure` riceve il
+    modello da pubblicare, e non deve cambiarlo; con più processi la chiama il primo. Alla fine `model` ha i
+    pesi dell'ultimo passo, e il dropout acceso; i migliori, e mediati, li rilegge `load_model(folder)`.
     """
     if not (len(training) and len(validation)):
         raise AnnotatedError("nessuna coppia: servono dati per addestrare e per la validazione.")
     check_savable(model, tokenizer)
+    _check_fits(model, training, validation)
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")  # su CPU: quante forme di lotto ricorda
     device = next(model.parameters()).device
     stream = {"seed": config.seed, "max_tokens": config.max_tokens, "tokens": len(training.tokens)}

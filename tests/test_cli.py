@@ -177,6 +177,16 @@ def test_standard_input_is_translated_as_it_arrives(monkeypatch: pytest.MonkeyPa
     assert [(first, len(chunk)) for first, chunk in chunks] == [(4, 1000), (1004, 500), (1504, 1)]
 
 
+def test_what_precedes_an_unreadable_line_is_translated(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "en.txt").write_bytes(b"The dog saw the car.\nThe cat saw the dog.\n\xff\xfe\n")
+    monkeypatch.setattr("sys.stdin", (tmp_path / "en.txt").open(encoding="utf-8"))
+    assert main(["translate", "--model", str(model)]) == 1
+    told = capsys.readouterr()
+    assert len(told.out.splitlines()) == 2 and "standard input, riga 3" in told.err
+
+
 def test_evaluate_drops_what_the_model_cannot_read(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

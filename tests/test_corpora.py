@@ -284,6 +284,9 @@ def test_prepare_wants_two_files(tmp_path: Path) -> None:
     (tmp_path / "mio.it").symlink_to(tmp_path / "mio.en")
     with pytest.raises(AnnotatedError, match="sono lo stesso file"):
         prepare(tmp_path / "mio.en", tmp_path / "mio.it", tmp_path / "dati")
+    (tmp_path / "coppie.tsv").write_text("p\tOne.\tUno.\n" * 100)  # tre colonne: non è un file di frasi
+    with pytest.raises(AnnotatedError, match="coppie.tsv: è un file di coppie"):
+        prepare(tmp_path / "coppie.tsv", tmp_path / "mio.en", tmp_path / "dati")
 
 
 def test_prepare(tmp_path: Path) -> None:

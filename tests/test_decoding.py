@@ -75,6 +75,10 @@ def test_bad_search(model: Transformer, src: Tensor, wrong: dict[str, Any]) -> N
         beam_search(model, src, **wrong)
 
 
+def test_no_sentences_no_hypotheses(model: Transformer, src: Tensor) -> None:
+    assert beam_search(model, src[:0]) == []
+
+
 def test_less_than_one_piece_is_one(model: Transformer, src: Tensor) -> None:
     assert [h[0].ids for h in beam_search(model, src, extra=-50)] == [[]] * len(src)  # resta il posto per la fine
 
@@ -156,6 +160,8 @@ def test_int8_rounds_every_linear_layer_and_mixes_no_rows(model: Transformer, sr
     x = torch.randn(6, 1, 32)
     assert torch.equal(W_q(x)[2:3], W_q(x[2:3]))  # l'arrotondamento di una riga non dipende dalle altre
     assert torch.equal(W_q(0 * x), W_q.bias.expand(6, 1, 32))
+    with pytest.raises(AnnotatedError, match="«int8» si fa da un modello"):
+        with_precision(light, "int8")
     exact, rounded = model(src, src), light(src, src)
     assert 0 < (rounded - exact).norm() < 0.03 * exact.norm()
 

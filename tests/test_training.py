@@ -111,6 +111,31 @@ def test_measuring_changes_nothing_but_the_log(setting: Setting, tmp_path: Path)
     assert [row["step"] for row in rows] == [5, 10] and rows[-1]["bleu"] == pytest.approx(expected)
 
 
+def test_a_measure_that_fails_loses_no_steps(setting: Setting, tmp_path: Path) -> None:
+    def failing(_: Transformer) -> dict[str, float]:
+        raise MemoryError
+
+    tokenizer, training, validation = setting
+    model = Transformer(Config(tokenizer.vocab_size, **SHAPE))
+    with pytest.raises(MemoryError):
+        train(model, tokenizer, training, validation, SHORT, tmp_path, progress=False, measure=failing)
+    assert [row["step"] for row in read_log(tmp_path) if "valid_loss" in row] == [5]
+    train(model, tokenizer, training, validation, replace(SHORT, max_steps=10), tmp_path, True, progress=False)
+    assert [row["step"] for row in read_log(tmp_path) if "valid_loss" in row] == [5, 10]
+
+
+def test_pairs_that_do_not_fit_are_refused_at_once(setting: Setting, tmp_path: Path) -> None:
+    tokenizer, training, validation = setting
+    small = Transformer(Config(tokenizer.vocab_size, **SHAPE | {"max_len": 8}))
+    with pytest.raises(AnnotatedError, match="più di 8 pezzi"):
+        train(small, tokenizer, training, validation, SHORT, tmp_path / "corto")
+    foreign = Corpus(validation.tokens + tokenizer.vocab_size, validation.offsets)
+    model = Transformer(Config(tokenizer.vocab_size, **SHAPE))
+    with pytest.raises(AnnotatedError, match="altro vocabolario"):
+        train(model, tokenizer, training, foreign, SHORT, tmp_path / "altro")
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_careless_measure_does_not_stop_the_dropout(setting: Setting, tmp_path: Path) -> None:
     def careless(model: Transformer) -> dict[str, Any]:
         model.eval()
@@ -395,6 +420,11 @@ def test_a_sentence_is_not_a_list_and_minus_one_is_not_the_last() -> None:
     with pytest.raises(AnnotatedError, match="serve una lista di frasi"):
         Tokenizer.train("The dog saw the cat.", 40)
     assert tokenizer.decode([]) == []
+    for wrong in ([[tokenizer.vocab_size]], torch.zeros(1, 1, 1, dtype=torch.long)):
+        with pytest.raises(AnnotatedError, match="righe di indici da 0 a"):
+            tokenizer.decode(wrong)
+    with pytest.raises(AnnotatedError, match="non è testo UTF-8"):
+        tokenizer.encode(["caff\udce9"])
     with pytest.raises(IndexError, match="-1"):
         encode_pairs([("The dog.", "Il cane.")], tokenizer, 64).batch(np.array([0, -1]))
 
