@@ -153,7 +153,7 @@ def _rebuild(folder: Path) -> Transformer:
     model.load_state_dict(state)
     return model.eval()
 
-# %% ../book/88_nel_browser.ipynb #8417bbf1
+# %% ../book/88_nel_browser.ipynb #96d4cd73
 SENTENCES = (
     "The animal didn't cross the street because it was too tired.",
     "The animal didn't cross the street because it was too wide.",
@@ -174,7 +174,10 @@ def ready_answer(
     "Ciò che la pagina mostra di una frase prima del modello: traduzione greedy, candidati, attenzioni."
     [src] = encode_sources(tokenizer, [sentence], model.config.max_len, "frase")
     source = torch.tensor([src])
-    tgt = [*beam_search(model, source, beam=1)[0][0].ids, EOS]
+    [found] = beam_search(model, source, beam=1)
+    if not found:
+        raise AnnotatedError("il modello non traduce: ha pesi rovinati. Copialo di nuovo.")
+    tgt = [*found[0].ids, EOS]
     probabilities = model(source, torch.tensor([[BOS, *tgt[:-1]]]))[0].softmax(dim=-1)
     best, ids = probabilities[:, EOS:].topk(CANDIDATES)  # (T, 5)
     pieces = [tokenizer.pieces([EOS + i for i in row]) for row in ids.tolist()]

@@ -4,6 +4,7 @@ import itertools
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from urllib.parse import quote
 from xml.etree import ElementTree
 
 import numpy as np
@@ -625,9 +626,9 @@ def test_saves_the_drawing(visit: Visit, tmp_path: Path) -> None:
     assert (image[2, 2, :3] == 1).all() and image[..., :3].min() < 0.3
 
 
-@pytest.mark.parametrize("pair", [False, True])
-def test_state_in_the_address(visit: Visit, tmp_path: Path, pair: bool) -> None:
-    view = attention_view(maps(), maps(seed=4) if pair else None, anchor="vista-1")
+@pytest.mark.parametrize(("pair", "anchor"), [(False, "vista-1"), (True, "perché due frasi")])
+def test_state_in_the_address(visit: Visit, tmp_path: Path, pair: bool, anchor: str) -> None:
+    view = attention_view(maps(), maps(seed=4) if pair else None, anchor=anchor)
     page = opened(visit, view, tmp_path)
     thumbnail(page, 2, 3).click()
     chip(page, 1).click()
@@ -635,21 +636,22 @@ def test_state_in_the_address(visit: Visit, tmp_path: Path, pair: bool) -> None:
     page.get_by_text("parole intere", exact=True).click()
     if pair:
         page.locator("fieldset").get_by_text("differenza", exact=True).click()
+        assert "media delle teste 1, 3" in page.locator(".titolo").inner_text()  # la differenza è della media
+        assert "sommano a 0" in page.locator(".legenda").inner_text()
     choose(page, "query", 3)
     page.mouse.move(1, 1)
     before = [page.locator(part).inner_text() for part in (".titolo", ".riquadro")]
     page.get_by_role("button", name="Copia il collegamento").click()
     page.get_by_text(re.compile("Collegamento copiato|copialo da lì")).wait_for()
     address = page.url
-    assert (
-        address.endswith("&riga=4") and "#vista-1?guarda=encoder&strato=2&teste=1_3&parole=1&vista=matrice" in address
-    )
+    asked = f"#{quote(anchor)}?guarda=encoder&strato=2&teste=1_3&parole=1&vista=matrice"
+    assert address.endswith("&riga=4") and asked in address
     page.goto("about:blank")
     page.goto(address)
     page.locator(".disegno svg").first.wait_for()
     assert [page.locator(part).inner_text() for part in (".titolo", ".riquadro")] == before
     page.evaluate(
-        "location.hash = '#vista-1?guarda=constructor&strato=99&teste=-1_77&riga=1e9&colonna=40&su=x&frasi=9'"
+        f"location.hash = '#{anchor}?guarda=constructor&strato=99&teste=-1_77&riga=1e9&colonna=40&su=x&frasi=9'"
     )
     page.wait_for_function(
         "document.querySelector('[data-vista]').shadowRoot.querySelector('.titolo').textContent.includes('strato 3')"
@@ -692,14 +694,17 @@ def test_same_words_as_python(visit: Visit) -> None:
         ["a", "b", "."],
         ["▁", "x", "▁y"],
         ["▁<b>", "c"],
+        ["▁The", "▁", "<unk>", "▁cat"],
     ]:
         square = [AttentionMap("encoder", np.eye(len(pieces))[None, None], pieces, pieces)]
         axis = visit.page.evaluate("pieces => axis(pieces)", pieces)
         assert axis["index"] == word_index(pieces)
         assert axis["words"] == by_words(square[0]).keys
         still = attention_view(square).figure()
-        assert axis["pieces"] == [t.get_text() for t in still.axes[0].get_yticklabels()]
-        plt.close(still)
+        whole = attention_view(square, words=True).figure()
+        shown = [[t.get_text() for t in figure.axes[0].get_yticklabels()] for figure in (still, whole)]
+        assert shown == [axis["pieces"], axis["words"]]
+        plt.close("all")
 
 
 def test_light_dark_still_and_print(browser: Browser, tmp_path: Path) -> None:

@@ -37,9 +37,10 @@ def main() -> None:
     model, tokenizer = load_pretrained(folder)
     hashes = {"pesi": weights_sha256(folder), "train.tsv": sha256(corpus)}
     facts = origin(f"python tools/indizi.py {folder.name} --data CARTELLA", **hashes)
-    counts = occurrences({probe.clue for probe in probes}, corpus)
+    wanted = {probe.clue for probe in probes}
+    counts = occurrences(wanted, corpus)
     margins = [round(x, 3) for x in agreement(model, tokenizer, probes).tolist()]
-    found = {"provenienza": facts, "indizi": dict(sorted(counts.items())), "margini": margins}
+    found = {"provenienza": facts, "indizi": {clue: counts[clue] for clue in sorted(wanted)}, "margini": margins}
     write_json(OUT, found)
 
 

@@ -80,7 +80,11 @@ def card(name: str, metrics: dict[str, Any], model: Transformer) -> str:
     n = metrics["checkpoints"]
     best = f"media degli ultimi {n} checkpoint: di tutte, la migliore in validazione"
     alone = "l'ultimo checkpoint: in validazione va meglio di ogni media degli ultimi"
-    shape = f"encoder e decoder di {c.N} blocchi, d_model {c.d_model}, d_ff {c.d_ff}, {c.h} teste, Post-LN"
+    stacks = (
+        f"encoder di {c.N} blocchi, decoder di {c.N_decoder}" if c.N_decoder else f"encoder e decoder di {c.N} blocchi"
+    )
+    norm = "Pre-LN" if c.norm_first else "Post-LN"
+    shape = f"{stacks}, d_model {c.d_model}, d_ff {c.d_ff}, {c.h} teste, {norm}"
     scores = [f"| {m['what']} | {number(m['pairs'])} | {it(m['bleu'])} | {it(m['chrf'])} |" for m in metrics["scores"]]
     rows = {
         "forma": f"{shape}, dropout {it(c.dropout)}",

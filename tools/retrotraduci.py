@@ -8,6 +8,8 @@ quelle di addestramento perché una compagna vera ce l'hanno.
 """
 
 import argparse
+import sys
+from itertools import compress
 from pathlib import Path
 
 from provenienza import told_errors
@@ -39,9 +41,11 @@ def main() -> None:
     args = parser.parse_args()
     italian = unpaired(args.sentences, args.data)
     model, tokenizer = load_pretrained(args.model)
-    origin = str(args.sentences)
+    fits = [0 < len(ids) < model.config.max_len for ids in tokenizer.encode(italian)]
+    print(f"{args.sentences}: {len(fits) - sum(fits)} frasi troppo lunghe restano fuori", file=sys.stderr)
+    italian = [*compress(italian, fits)]
     fast = with_precision(model, "bf16")
-    english = translate(fast, tokenizer, italian, beam=1, progress=True, origin=origin)
+    english = translate(fast, tokenizer, italian, beam=1, progress=True)
     with atomic_write(args.data / f"train-{SOURCE}.tsv") as file:
         file.writelines(f"{SOURCE}\t{en}\t{it}\n".encode() for en, it in zip(english, italian, strict=True) if en)
 

@@ -260,14 +260,16 @@ def resampled(twins: Twins, seed: int = 0) -> Twins:
         other=other, partner=places.clamp(min=0, max=other.size(1) - 1)
     )
 
-# %% ../../book/82_dietro_le_figure.ipynb #e5ddc178
+# %% ../../book/82_dietro_le_figure.ipynb #3ac858bf
 def ablated(
     model: Transformer,
     twins: Twins,
     heads: Sequence[Head],  # teste dell'encoder
     how: str = "altra frase",  # oppure «zero», «media»
 ) -> Tensor:  # (teste, n)
-    "I margini con ciascuna testa spenta, in uno dei tre modi."
+    "I margini con ciascuna testa spenta, in uno dei tre modi; `ValueError` se è un altro."
+    if how not in ("altra frase", "zero", "media"):
+        raise ValueError(f"how = «{how}»: una testa si spegne con «altra frase», «zero» o «media».")
     mask = twins.source != PAD  # (n, S)
     if how == "altra frase":
         return exchange(model, resampled(twins), [{head: mask} for head in heads])

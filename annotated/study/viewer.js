@@ -168,6 +168,9 @@ function channels(v) {
   return heads.map((h) => ({ name: called(v, [h]), color: color(v, h), heads: [h] }));
 }
 
+const onlyDifference = (v) => v.drawings.every(({ panel }) => panel.signed); // si vede la sola differenza, che è della media delle teste
+const shownChannels = (v) => (onlyDifference(v) ? v.drawings[0].panel.channels : channels(v));
+
 // Se il modello legge due frasi insieme, quali pesi si disegnano: quelli di un blocco, o tutti.
 function drawn(v) {
   const { scene: { second }, state: { block, words } } = v, { query, key } = mapOf(v);
@@ -270,7 +273,11 @@ function fromFields(scene, state, fields) { // `fields` viene da fuori: ciò che
 
 function fieldsOf(anchor) { // i campi dell'indirizzo, se parla di questa figura
   const [name, query] = location.hash.slice(1).split("?");
-  return name === anchor && query ? new URLSearchParams(query) : null;
+  return decoded(name) === anchor && query ? new URLSearchParams(query) : null;
+}
+
+function decoded(text) { // nell'indirizzo spazi e accenti sono codici
+  try { return decodeURIComponent(text); } catch { return text; }
 }
 
 function remember(address) { // in un riquadro isolato, come quelli di Colab, l'indirizzo non si può cambiare
@@ -285,7 +292,7 @@ function remember(address) { // in un riquadro isolato, come quelli di Colab, l'
 function choice(name, title, options, chosen, change) {
   const labels = options.map(([value, text]) => html("label", {},
     html("input", { type: "radio", name, value, checked: value === chosen, "data-chiave": name + value, change: () => change(value) }),
-    html("span", {}, text)));
+    html("span", { title: text }, text)));
   return html("fieldset", {}, html("legend", {}, title), ...labels);
 }
 
@@ -540,6 +547,7 @@ function drawFigure(v, { panel, picture, at, form }) {
 }
 
 function drawLegend(v) {
+  if (onlyDifference(v)) return html("p", { class: "nota legenda" }, "Se nessun pezzo resta fuori, le differenze di ogni riga sommano a 0.");
   const notch = (x) => [html("span", { class: "tacca", style: `--velo: ${tone(x)}` }), html("span", {}, number(x))];
   const scale = ["peso", ...[0.05, 0.1, 0.25, 0.5, 1].flatMap(notch), "ogni riga somma a 1"];
   const least = Math.min(...v.drawings.map(({ panel }) => thin(panel))).toLocaleString("it", { maximumSignificantDigits: 1 });
@@ -556,7 +564,7 @@ function drawStage(v) {
   v.shape = beside ? "largo" : ids.length > 1 ? "coppia" : "stretto";
   v.drawings = ids.map((id) => drawPicture(v, panel(v, id), Math.floor(room)));
   const name = (c) => html("span", { class: "canale", style: `--colore: ${c.color}` }, c.name);
-  return [html("p", { class: "titolo" }, titleOf(v), ...channels(v).flatMap((c) => [name(c), " "])),
+  return [html("p", { class: "titolo" }, titleOf(v), ...shownChannels(v).flatMap((c) => [name(c), " "])),
     html("div", { class: "scena", style: `--colonne: ${ids.length}` }, ...v.drawings.map((drawing) => drawFigure(v, drawing))),
     drawLegend(v)];
 }
@@ -721,7 +729,7 @@ async function copyLink(v) {
 // I pannelli in un file solo, con il titolo e gli assi, sempre su fondo chiaro. Lo stile vi entra risolto: i programmi di
 // disegno non conoscono le variabili del foglio.
 function pictureFile(v) {
-  const gap = 16, top = 46, heading = titleOf(v) + channels(v).map((c) => c.name).join(", ");
+  const gap = 16, top = 46, heading = titleOf(v) + shownChannels(v).map((c) => c.name).join(", ");
   const line = (x, y, text, more) => svg("text", { x, y, ...more }, text);
   let x = gap;
   const parts = v.drawings.flatMap(({ panel, picture, at, form }) => {

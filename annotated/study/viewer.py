@@ -359,7 +359,7 @@ def _fit(
     return page(LEVELS[fits]), LEVELS[fits]
 
 
-# %% ../../book/82_dietro_le_figure.ipynb #8c153d20
+# %% ../../book/82_dietro_le_figure.ipynb #9c11729b
 class _Panel(NamedTuple):
     name: str
     matrix: np.ndarray  # (T, S)
@@ -385,17 +385,21 @@ def _difference(
 
 
 def _panels(
-    maps: Sequence[AttentionMap], names: Sequence[str], layer: int, head: int
+    maps: Sequence[AttentionMap],
+    names: Sequence[str],
+    words: bool,
+    layer: int,
+    head: int,
 ) -> list[_Panel]:
-    "Una matrice per frase e, se le frasi sono due, la differenza."
+    "Una matrice per frase, a pezzi o a parole, e, se le frasi sono due, la differenza."
     panels = []
-    for name, m in zip(names, maps, strict=False):
-        queries, keys = (_labels(x)[0] for x in (m.queries, m.keys))
+    for name, pieces in zip(names, maps, strict=False):
+        m = by_words(pieces) if words else pieces
+        queries, keys = (_labels(x)[words] for x in (pieces.queries, pieces.keys))
         panels.append(_Panel(name, m.weights[layer - 1, head - 1], queries, keys))
     if len(maps) == 2:
-        panels.append(
-            _difference(panels[0], panels[1], _pairs(maps[0], maps[1])["pieces"])
-        )
+        pairs = _pairs(maps[0], maps[1])["words" if words else "pieces"]
+        panels.append(_difference(panels[0], panels[1], pairs))
     return panels
 
 # %% ../../book/82_dietro_le_figure.ipynb #61887c1b
@@ -434,7 +438,7 @@ def _draw_all(heads: dict[int, list[_Panel]]) -> Figure:
     return fig
 
 
-# %% ../../book/82_dietro_le_figure.ipynb #346952f6
+# %% ../../book/82_dietro_le_figure.ipynb #36d33089
 def _place(
     maps: Sequence[AttentionMap], kind: Kind | None, default: int = 0
 ) -> int:
@@ -497,12 +501,9 @@ class View(PageFigure):
             layer = self.start["l"] + 1 if layer is None else layer
             heads = [h + 1 for h in self.start["heads"]] if heads is None else heads
         layer, heads = _chosen(self.sentences[0][k], layer, heads)
-        maps = [
-            by_words(one[k]) if self.start["words"] else one[k]
-            for one in self.sentences
-        ]
+        maps, words = [one[k] for one in self.sentences], self.start["words"]
         return _draw_all(
-            {head: _panels(maps, self.names, layer, head) for head in heads}
+            {head: _panels(maps, self.names, words, layer, head) for head in heads}
         )
 
 # %% ../../book/82_dietro_le_figure.ipynb #543b0484

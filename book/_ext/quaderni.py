@@ -82,7 +82,7 @@ class VegaLite:
             return None
         spec = data.content if isinstance(data.content, dict) else json.loads(data.content)
         name = f"vega-{data.cell_index}-{data.output_index}"
-        text = json.dumps(spec, ensure_ascii=False, separators=(",", ":")).replace("</", "<\\/")
+        text = json.dumps(spec, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
         still = vl_convert.vegalite_to_svg(spec, format_locale=LOCALE)
         html = (
             f'<div class="vega-lite" id="{name}" role="figure">{still}</div>\n'

@@ -9,6 +9,7 @@ import importlib
 import inspect
 import json
 import re
+from dataclasses import is_dataclass
 from functools import cache
 from pathlib import Path
 from textwrap import dedent
@@ -36,14 +37,19 @@ def signature(obj: Any) -> str:
 
 
 def fields(cls: type) -> str:
-    "Gli argomenti con cui si costruisce una classe: quelli del suo `__init__`, o i suoi campi."
+    "Gli argomenti con cui si costruisce una classe: quelli del suo `__init__`, o i campi, suoi ed ereditati."
+    if "__init__" in vars(cls) and not is_dataclass(cls):
+        return signature(cls.__init__).removesuffix(" -> None")
+    written = [text for base in reversed(cls.__mro__) if base.__module__.startswith("annotated") for text in own(base)]
+    return f"({', '.join(written)})" if written else ""
+
+
+def own(cls: type) -> list[str]:
+    "I campi che una classe dichiara, com'è scritto; ciò che è della classe (`ClassVar`) non si dà."
     [node] = ast.parse(dedent(inspect.getsource(cls))).body
     assert isinstance(node, ast.ClassDef)
-    for child in node.body:
-        if isinstance(child, ast.FunctionDef) and child.name == "__init__":
-            return signature(cls.__init__).removesuffix(" -> None")
     names = [child for child in node.body if isinstance(child, ast.AnnAssign)]
-    return f"({', '.join(map(ast.unparse, names))})" if names else ""
+    return [ast.unparse(name) for name in names if not ast.unparse(name.annotation).startswith("ClassVar")]
 
 
 def parameters(obj: Any) -> list[str]:

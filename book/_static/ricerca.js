@@ -102,10 +102,10 @@
     form.after(box);
     const show = () => {
       const query = input.value.trim(), found = entries && query.length > 1 ? search(query) : [];
-      const per = {}; // nei primi risultati al più tre sezioni per pagina, e ogni voce del glossario conta per sé
-      const kept = found.filter((e) => e.term || (per[e.page] = (per[e.page] ?? 0) + 1) <= 3).slice(0, long ? 40 : 8);
+      const per = {}; // nel riquadro al più tre sezioni per pagina, e ogni voce del glossario conta per sé
+      const kept = found.filter((e) => long || e.term || (per[e.page] = (per[e.page] ?? 0) + 1) <= 3).slice(0, long ? 100 : 8);
       list.replaceChildren(...kept.map((e) => item(e, query)));
-      status.textContent = query.length < 2 ? "" : !entries ? "L'indice della ricerca non si carica: riprova quando c'è la rete." : !found.length ? "Nessun risultato." : found.length === 1 ? "Un risultato." : `${found.length} risultati.`;
+      status.textContent = query.length < 2 ? "" : !entries ? "L'indice della ricerca non si carica: riprova quando c'è la rete." : !found.length ? "Nessun risultato." : found.length === 1 ? "Un risultato." : `${found.length} risultati${kept.length < found.length ? `: eccone ${kept.length}` : ""}.`;
     };
     input.addEventListener("focus", () => load(show), { once: true });
     input.addEventListener("input", () => load(show));

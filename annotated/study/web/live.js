@@ -201,7 +201,8 @@ class LiveBox {
     model.off = new Set();
     if (this.off.size) this.plain = this.known(text)?.translation ?? this.whole.get(`${this.m} ${text}`) ?? tokenizer.decode(model.greedy(ids));
     model.off = this.off;
-    const { picked } = this, { focus, k } = this.viewer.state, steps = [];
+    this.chosen ??= { picked: this.picked, focus: this.viewer.state.focus }; // quelli di chi legge, anche se un'altra scrittura s'è interrotta
+    const { k } = this.viewer.state, steps = [];
     let spent = 0, drawn = performance.now(), cost = 0; // di tutto il tempo, il disegno ne prende al più un quinto
     const timed = (work) => { // il tempo è quello del calcolo, non quello del disegno
       const start = performance.now(), value = work();
@@ -223,7 +224,8 @@ class LiveBox {
       model.off = this.off; // il modello è di tutte le caselle della pagina: intanto un'altra può averlo usato
       [drawn, cost] = [performance.now(), performance.now() - start];
     }
-    this.picked = picked;
+    const { picked, focus } = this.chosen;
+    Object.assign(this, { picked, chosen: null });
     this.finish(result(), `${steps.length} pezzi in ${duration(spent)}, qui nel tuo browser.`, this.viewer.state.k === k ? { focus } : {});
   }
 
@@ -463,6 +465,7 @@ class LiveBox {
     this.box.value = this.asked = (fields.get("frase") ?? "").trim();
     this.wanted = fromFields({ sentences: [this.ready[m][0].maps] }, this.viewer.state, fields);
     if (this.known(this.asked)) this.show(this.known(this.asked), this.wanted); // si vede subito, anche se poi serve il modello
+    if (!this.result) this.drawChoices(); // il modello si sceglie anche prima di una risposta
     reveal(this.host);
     this.host.scrollIntoView();
     if (this.live) this.translate();
