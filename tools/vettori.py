@@ -22,6 +22,7 @@ from provenienza import ROOT, origin, sha256, told_errors, weights_sha256, write
 from torch import Tensor
 
 from annotated import Tokenizer, Transformer, load_pretrained
+from annotated.common import EOS
 from annotated.data import read_pairs
 from annotated.study.coreference import Probe, read_probes
 from annotated.study.pronouns import ADJECTIVES
@@ -125,7 +126,7 @@ def readable(pairs: dict[tuple[str, str], float], vector: dict[str, Tensor]) -> 
 def states(model: Transformer, tokenizer: Tokenizer, before: str, word: str, after: str) -> Tensor:  # (d,)
     "Ciò che esce dall'encoder sui pezzi di `word`, in media, dentro una frase breve."
     start, end = (len(ids) for ids in tokenizer.encode([before.strip(), before + word]))
-    src = torch.tensor(tokenizer.encode([before + word + after]))
+    src = torch.tensor([[*tokenizer.encode([before + word + after])[0], EOS]])
     return model.encoder(model.embedding(src))[0, start:end].mean(dim=0)
 
 
