@@ -2,8 +2,10 @@ PYTHON ?= python3
 BIN = .venv/bin
 # le uscite dei quaderni si confrontano, e una somma dipende dal numero di thread
 export OMP_NUM_THREADS = 1
+# un quaderno è un processo: il pacchetto compilato lo trovi pronto
+export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: libro test tipi quaderni base
+.PHONY: libro test tipi quaderni base prove-pagine prove-altre
 
 # Sphinx, interrotto mentre scrive, dimentica le figure delle pagine già scritte: quella volta si riscrivono tutte
 INTERROTTO = book/_build/interrotto
@@ -13,14 +15,21 @@ libro: .venv/pronto
 	$(BIN)/jupyter-book build -W -n --keep-going book
 	@rm $(INTERROTTO)
 
-# nbval esegue i quaderni, e le uscite restano per il libro (conftest.py); poi le prove, che leggono le pagine
-# il libro e i tipi insieme: un core per uno; le prove in tre, ché una aspetta spesso il browser
+# nbval esegue i quaderni, e le uscite restano per il libro (conftest.py); poi due file di cose per due core:
+# il libro e le prove che ne leggono le pagine, i tipi e le altre prove
 test: .venv/pronto
 	$(BIN)/ruff check
 	$(BIN)/python tools/quaderni.py verifica
 	$(BIN)/pytest -q -n 2 book
-	$(MAKE) -j 2 libro tipi
-	$(BIN)/pytest -q -n 3 tests
+	$(MAKE) -j 2 prove-pagine prove-altre
+
+# quelle che aprono il browser, o leggono il libro
+PAGINE = $(patsubst %,tests/test_%.py,edizione figure_mobili pagine pubblicazione quiz viewer web)
+prove-pagine: libro
+	$(BIN)/pytest -q -n 2 --dist worksteal $(PAGINE)
+
+prove-altre: tipi
+	$(BIN)/pytest -q -n 1 $(filter-out $(PAGINE),$(wildcard tests/test_*.py))
 
 tipi: .venv/pronto
 	$(BIN)/mypy

@@ -423,6 +423,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                        'annotated.study.heads._rank_correlation': ( 'teste.html#_rank_correlation',
                                                                                     'annotated/study/heads.py'),
                                        'annotated.study.heads._ranks': ('teste.html#_ranks', 'annotated/study/heads.py'),
+                                       'annotated.study.heads._resamples': ('teste.html#_resamples', 'annotated/study/heads.py'),
                                        'annotated.study.heads.ablation': ('teste.html#ablation', 'annotated/study/heads.py'),
                                        'annotated.study.heads.all_heads': ('teste.html#all_heads', 'annotated/study/heads.py'),
                                        'annotated.study.heads.attention_of': ('teste.html#attention_of', 'annotated/study/heads.py'),

@@ -42,8 +42,13 @@ def prose(notebook: NotebookNode) -> str:
     return "\n\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
 
 
+@cache
+def parsed(text: str) -> list[Token]:
+    return PARSER.parse(text)
+
+
 def tokens(text: str) -> Iterator[Token]:
-    for token in PARSER.parse(text):
+    for token in parsed(text):
         yield from token.children or [token]
 
 

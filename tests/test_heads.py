@@ -240,6 +240,8 @@ def test_an_interval_is_never_nan() -> None:
     assert rare == (0.5, 0.5, 0.5)
     with pytest.raises(ValueError, match="sommano a zero"):
         bootstrap(np.ones(3), np.zeros(3))
+    with pytest.raises(ValueError, match="servono 4000 estrazioni"):
+        bootstrap(np.ones(3), np.ones(3), tests=100)
     assert spearman(np.ones(4), np.arange(4.0)) == (0.0, 0.0, 0.0)  # tutti uguali: nessuna classifica
     assert np.isfinite(spearman(np.array([0.0, 1.0]), np.arange(2.0))).all()
 

@@ -240,9 +240,9 @@ def test_two_processes_equal_one(tmp_path: Path) -> None:
     options = f"train --data {tmp_path} --vocab-size 400 --max-steps 20 --max-tokens 300 --valid-every 10 --warmup 20"
     options += " --factor 0.3 --dropout 0 --device cpu --valid-bleu 5"
     logs = []
-    for size in (1, 2):
-        launch = f"{BIN / 'torchrun'} --standalone --nproc-per-node {size} --no-python {BIN / 'annotated'}"
-        command = f"{launch} {options} --out {tmp_path / str(size)}".split()
+    launch = f"{BIN / 'torchrun'} --standalone --nproc-per-node 2 --no-python"
+    for size, launcher in ((1, ""), (2, launch)):
+        command = f"{launcher} {BIN / 'annotated'} {options} --out {tmp_path / str(size)}".split()
         subprocess.run(command, check=True, capture_output=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
         logs.append(read_log(tmp_path / str(size)))
     for one, two in zip(*logs, strict=True):

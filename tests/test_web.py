@@ -4,7 +4,7 @@ import json
 import re
 import shutil
 from collections.abc import Iterator
-from functools import partial
+from functools import cache, partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -257,10 +257,16 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 # ---------------------------------------------------------------- la pagina
 
 
+@cache
+def loaded(folder: Path, name: str) -> tuple[Transformer, Tokenizer]:
+    "Il modello che la pagina in `folder` contiene, e il suo vocabolario."
+    return load_web(folder), load_pretrained(name)[1]
+
+
 def greedy_text(folder: Path, name: str, text: str) -> str:
-    tokenizer = load_pretrained(name)[1]
+    model, tokenizer = loaded(folder, name)
     [ids] = tokenizer.encode([text])
-    return tokenizer.decode([beam_search(load_web(folder), torch.tensor([[*ids, EOS]]), beam=1)[0][0].ids])[0]
+    return tokenizer.decode([beam_search(model, torch.tensor([[*ids, EOS]]), beam=1)[0][0].ids])[0]
 
 
 def english(page: Page) -> Locator:

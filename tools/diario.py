@@ -2,11 +2,11 @@
 
     python tools/diario.py book/dati/base.json --snapshots CARTELLA --stage RUN DATI "annotated train …" [--stage …]
 
-Ogni tappa comincia dai pesi della precedente; passi, pezzi e ore si sommano. Le tappe già nel diario restano com'erano
-(le loro cartelle possono non esserci più), fino a quella il cui comando si ripete: da lì in poi si ridicono tutte. Un'istantanea è una copia di
-`model.safetensors`, la media degli ultimi checkpoint, presa quando è quella del passo che il suo nome dice: sta in
-`CARTELLA/NOME-DELLA-RUN/weights-PASSO.safetensors`, e quelle già misurate non si rimisurano. I BLEU sono sugli insiemi
-di sviluppo, con decodifica greedy.
+Ogni tappa comincia dai pesi della precedente; passi, pezzi e ore si sommano. Le tappe già nel diario restano
+com'erano (le loro cartelle possono non esserci più), fino a quella il cui comando si ripete: da lì in poi si ridicono
+tutte. Un'istantanea è una copia di `model.safetensors`, la media degli ultimi checkpoint, presa quando è quella del
+passo che il suo nome dice: sta in `CARTELLA/NOME-DELLA-RUN/weights-PASSO.safetensors`, e quelle già misurate non si
+rimisurano. I BLEU sono sugli insiemi di sviluppo, con decodifica greedy.
 """
 
 import argparse

@@ -5,9 +5,10 @@
 # %% auto #0
 __all__ = ['Head', 'all_heads', 'mass', 'positional_targets', 'sentence_weights', 'word_weights', 'hits', 'Estimate', 'bootstrap', 'spearman', 'attention_of', 'without_heads', 'sentence_losses', 'ablation', 'bleu_statistics', 'bleu_of', 'bleu_difference', 'DETERMINERS', 'ADJECTIVES', 'NOUNS', 'VERBS', 'PREPOSITIONS', 'AUXILIARIES', 'ADVERBS', 'OPENINGS', 'RELATIONS', 'Parsed', 'parsed_sentences']
 
-# %% ../../book/22_teste.ipynb #747e9854
+# %% ../../book/22_teste.ipynb #2331fa88
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -127,7 +128,7 @@ def hits(
     best &= weights > 0
     return (best & targets).sum(dim=(-2, -1))
 
-# %% ../../book/22_teste.ipynb #cdb4eee2
+# %% ../../book/22_teste.ipynb #eb8c78c3
 class Estimate(NamedTuple):
     "Una misura con il suo intervallo, al 95 % se non è detto altrimenti."
 
@@ -148,6 +149,12 @@ def _check_pairs(x: np.ndarray, y: np.ndarray) -> None:
         )
 
 
+@lru_cache(maxsize=4)  # chi confronta molte teste le riestrae sempre uguali
+def _resamples(n: int, draws: int, seed: int) -> np.ndarray:  # (draws, n)
+    "Quante volte ogni frase esce, in ogni campione estratto con ripetizione."
+    return np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=draws)
+
+
 def bootstrap(
     numerators: np.ndarray,  # (n,): uno per frase
     denominators: np.ndarray,  # (n,)
@@ -158,13 +165,16 @@ def bootstrap(
     """Il rapporto fra le due somme, con l'intervallo ottenuto riestraendo le frasi.
 
     Le estrazioni in cui i denominatori sommano a zero non contano. Solleva `ValueError` se è
-    così per tutte le frasi insieme, se i valori non sono altrettanti, o non sono finiti.
+    così per tutte le frasi insieme, se i valori non sono altrettanti, o non sono finiti, e se
+    per tanti intervalli le estrazioni sono poche: meno di quaranta l'uno.
     """
     _check_pairs(numerators, denominators)
+    if draws < 40 * tests:
+        raise ValueError(f"draws = {draws}: per {tests} intervalli insieme servono {40 * tests} estrazioni.")
     n, tail = len(numerators), 0.025 / tests
     if denominators.sum() == 0:
         raise ValueError("i denominatori sommano a zero: il rapporto non c'è.")
-    counts = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=draws)
+    counts = _resamples(n, draws, seed)
     above, below = counts @ numerators, counts @ denominators  # (draws,)
     some = below != 0
     low, high = np.quantile(above[some] / below[some], (tail, 1 - tail))
