@@ -295,7 +295,7 @@ class _Int8Linear(nn.Module):
         y = torch._int_mm(integers, self.weight.T) * scales[:, None]  # (righe, n)
         return y.mul_(self.scales).add_(self.bias).view(*x.shape[:-1], -1)  # sul posto: niente copie
 
-# %% ../book/16_decodifica.ipynb #fdd4cba9
+# %% ../book/16_decodifica.ipynb #5ca2bde7
 PRECISIONS = ("fp32", "bf16", "fp16", "int8")
 
 
@@ -327,7 +327,7 @@ def with_precision(
         return model
     tied = model.embedding
     if precision == "int8" and not (isinstance(tied, TiedEmbedding) and tied.weight.is_cpu):
-        raise AnnotatedError("«int8» si fa da un modello con i pesi interi, su CPU. Ricaricalo lì.")
+        raise AnnotatedError("«int8» si fa da un modello non ancora ridotto, su CPU. Ricaricalo lì.")
     model = copy.deepcopy(model)
     if precision in ("bf16", "fp16"):
         return model.bfloat16() if precision == "bf16" else model.half()

@@ -165,7 +165,7 @@ def measure_all(runs: Path, output: Path) -> None:
     if not rows:
         raise AnnotatedError(f"{runs}: non c'è nessun addestramento. Controlla --runs.")
     narrow = sum(row["decoder"] == "stretto" for row in rows)
-    shapes = [f"{name}: {x['N_decoder']} strati, {x['h_cross']} teste incrociate" for name, x in DECODERS.items()]
+    shapes = [f"{name}: strati {x['N_decoder']}, teste incrociate {x['h_cross']}" for name, x in DECODERS.items()]
     facts = {
         "comando": f"python tools/dinamica.py addestra --semi {narrow} --larghi {len(rows) - narrow}, poi misura",
         "opzioni": ", ".join(f"{key} {value}" for key, value in {**FORM, **OPTIONS}.items()),
