@@ -177,6 +177,14 @@ def test_standard_input_is_translated_as_it_arrives(monkeypatch: pytest.MonkeyPa
     assert [(first, len(chunk)) for first, chunk in chunks] == [(4, 1000), (1004, 500), (1504, 1)]
 
 
+def test_the_precision_asked_is_the_one_used(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    used = []
+    monkeypatch.setattr(cli, "n_best", lambda m, *_, **__: used.append(type(m.embedding).__name__) or [[(0.0, "x")]])
+    for precision in ("fp32", "int8"):
+        assert main(["translate", "--model", str(model), "--precision", precision, "The dog."]) == 0
+    assert used == ["TiedEmbedding", "_SplitEmbedding"]
+
+
 def test_what_precedes_an_unreadable_line_is_translated(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -193,16 +193,20 @@ def test_the_ending_is_where_the_two_translations_part() -> None:
         read_probe(tokenizer, probes[0]._replace(wrong=probes[0].it))
 
 
+@pytest.mark.parametrize("articles", [False, True])
 @pytest.mark.parametrize("start", ["indizio", "decoder", "cross"])
-def test_masses_from_the_other_places(start: str) -> None:
+def test_masses_from_the_other_places(start: str, articles: bool) -> None:
     model, tokenizer = load_pretrained("small-en-it")
-    for probe, got in zip(probes[:5], noun_masses(model, tokenizer, probes[:5], start, batch=2), strict=True):
+    found = noun_masses(model, tokenizer, probes[:5], start, batch=2, articles=articles)
+    for probe, got in zip(probes[:5], found, strict=True):
         read = read_probe(tokenizer, probe)
         weights = attention_weights(model, torch.tensor([read.src]), torch.tensor([read.tgt]))
         keys = tokenizer.pieces(read.tgt if start == "decoder" else read.src)
         clue = int(piece_mask(tokenizer.pieces(read.src), [probe.clue]).nonzero()[:, 0].max())
         for n, noun in enumerate(probe.nouns):
             mine = piece_mask(keys, [noun.it if start == "decoder" else noun.en])[:, 0].bool()
+            if articles:  # anche il pezzo prima del nome
+                mine = mine | mine.roll(-1)
             for layer, w in enumerate(getattr(weights, "encoder" if start == "indizio" else start)):
                 row = w[0, :, clue if start == "indizio" else -1]  # (h, S)
                 torch.testing.assert_close(got[layer, :, n], row[:, mine].sum(-1))

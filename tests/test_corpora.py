@@ -6,6 +6,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,13 @@ def keys(path: Path) -> set[str]:
 
 def files(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()} if folder.exists() else {}
+
+
+def test_download_from_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = europarl(tmp_path / "deposito", SENTENCES)
+    monkeypatch.setattr("annotated.cli.download", partial(download, source=source, valid_size=20))
+    assert main(["download", "europarl-en-it", "--out", str(tmp_path / "dati")]) == 0
+    assert set(files(tmp_path / "dati")) == {"train.tsv", "valid.tsv"}
 
 
 def test_words_and_what_is_not_text() -> None:

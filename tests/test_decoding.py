@@ -1,5 +1,6 @@
 """La decodifica: i punteggi sono quelli del modello, e stare in un lotto non cambia nulla."""
 
+import inspect
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from annotated.attention import attention, fast_attention
 from annotated.cli import _chunks
 from annotated.common import BOS, EOS, PAD, AnnotatedError
 from annotated.decoder import KVCache
-from annotated.decoding import Hypothesis, beam_search, length_penalty, n_best, piece_scores, with_precision
+from annotated.decoding import Hypothesis, beam_search, n_best, piece_scores, with_precision
 from annotated.study.microlingua import generate
 
 LENGTHS = (3, 9, 5, 9, 7)
@@ -38,14 +39,15 @@ def teacher_forced(model: Transformer, source: Tensor, ids: list[int], alpha: fl
     target = torch.tensor([[BOS, *ids, EOS]])
     log_probs = model(source[None], target[:, :-1]).log_softmax(-1)[0]
     total = log_probs.gather(1, target[0, 1:, None]).sum()
-    return float(total) / length_penalty(len(ids) + 1, alpha)
+    return float(total) / ((5 + len(ids) + 1) / 6) ** alpha  # Wu 2016, eq. 14
 
 
 @pytest.mark.parametrize("beam", [1, 2, 5])
 @pytest.mark.parametrize("alpha", [0.0, 0.6])
 def test_scores_equal_teacher_forcing(model: Transformer, src: Tensor, beam: int, alpha: float) -> None:
     for source, hypotheses in zip(src, beam_search(model, src, beam, alpha, extra=6), strict=True):
-        assert hypotheses == sorted(hypotheses, reverse=True) and 1 <= len(hypotheses) <= beam
+        assert hypotheses == sorted(hypotheses, reverse=True)
+        assert len(hypotheses) == beam == len({tuple(h.ids) for h in hypotheses})
         for score, ids in hypotheses:
             assert score == pytest.approx(teacher_forced(model, source, ids, alpha), abs=1e-4)
             assert not {PAD, BOS, EOS} & set(ids)
@@ -87,6 +89,7 @@ def test_length_limit(model: Transformer, src: Tensor) -> None:
     for extra in (0, 3):
         for length, hypotheses in zip(LENGTHS, beam_search(model, src, 4, extra=extra), strict=True):
             assert all(len(h.ids) + 1 <= length + extra for h in hypotheses)
+    assert inspect.signature(beam_search).parameters["extra"].default == 50  # §6.1
 
 
 def test_finished_sentences_leave_the_batch(model: Transformer, src: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -472,6 +472,9 @@ def test_models_installed_for_one_user(tmp_path: Path, monkeypatch: pytest.Monke
     save_model(tmp_path / "share/annotated/models/prova", model, setting[0])
     monkeypatch.setattr("site.getuserbase", lambda: str(tmp_path))
     assert torch.equal(load_pretrained("prova").model.embedding.weight, model.embedding.weight)
+    save_model(tmp_path / "miei/mini", model, setting[0])
+    monkeypatch.setenv("ANNOTATED_MODELS", str(tmp_path / "miei"))  # viene prima di quelli del libro
+    assert torch.equal(load_pretrained("mini").model.embedding.weight, model.embedding.weight)
 
 
 def test_publishing_again_leaves_only_the_new_weights(tmp_path: Path, setting: Setting) -> None:

@@ -158,6 +158,17 @@ def test_positional_targets(attention: str) -> None:
         assert not (targets & ~torch.ones(T, S).tril().bool())[[0, 1, 3]].any()  # nessuno guarda il futuro
 
 
+def test_positional_targets_by_name() -> None:
+    "Nel decoder la riga è spostata di uno: chi scrive il pezzo t legge il t − 1."
+    places = {name: role.nonzero().tolist() for name, role in positional_targets("decoder", 3, 3).items()}
+    assert places == {
+        "precedente": [[2, 1]],
+        "stesso": [[1, 1], [2, 2]],
+        "successivo": [[1, 2]],
+        "estremo": [[1, 0], [2, 0]],
+    }
+
+
 def test_hits_and_mass() -> None:
     targets = torch.tensor([[0, 1, 0], [0, 0, 0], [1, 0, 1]]).bool()
     weights = torch.tensor([[[0.2, 0.5, 0.3], [1.0, 0.0, 0.0], [0.3, 0.4, 0.3]]])
