@@ -668,6 +668,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                         'annotated.study.viewer.quantize': ('dietro_le_figure.html#quantize', 'annotated/study/viewer.py'),
                                         'annotated.study.viewer.read_attention': ( 'vedere.html#read_attention',
                                                                                    'annotated/study/viewer.py'),
+                                        'annotated.study.viewer.style': ('dietro_le_figure.html#style', 'annotated/study/viewer.py'),
                                         'annotated.study.viewer.view_data': ( 'dietro_le_figure.html#view_data',
                                                                               'annotated/study/viewer.py'),
                                         'annotated.study.viewer.word_index': ( 'dietro_le_figure.html#word_index',

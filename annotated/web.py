@@ -6,7 +6,7 @@
 __all__ = ['SENTENCES', 'SWAP', 'CANDIDATES', 'READY_LEVELS', 'in_bytes', 'export_web', 'load_web', 'ready_answer', 'LiveModel',
            'live_model']
 
-# %% ../book/88_nel_browser.ipynb #4c6cf05a
+# %% ../book/88_nel_browser.ipynb #8df7132b
 import base64
 import hashlib
 import json
@@ -29,7 +29,7 @@ from .tokenizer import Tokenizer
 from .pretrained import load_pretrained
 from .study.microlingua import generate
 from .study.viewer import HEAD_COLORS, PageFigure, asset, attention_maps
-from .study.viewer import page_element, view_data
+from .study.viewer import page_element, style, view_data
 from .transformer import Config, Transformer, without_dropout
 
 # %% ../book/88_nel_browser.ipynb #46119dca
@@ -212,7 +212,7 @@ class LiveModel(PageFigure):
     def __repr__(self) -> str:
         return "traduttore nel browser"
 
-# %% ../book/88_nel_browser.ipynb #8012e5cd
+# %% ../book/88_nel_browser.ipynb #0bfbdef1
 def _languages(name: str) -> list[str]:
     "Le sigle delle due lingue, se le dice il nome del modello (`small-en-it`); se no, nessuna."
     name = "mini-en-it" if name == "mini" else Path(name).name
@@ -261,7 +261,7 @@ def live_model(
     # chi costruisce il libro legge da qui quali pesi scrivere
     wanted = "".join(f'<div data-modello="{escape(x)}"></div>' for x in names if not url)
     scripts = ("web/transformer.js", "viewer.js", "web/live.js")
-    styles = map(asset, ("viewer.css", "web/live.css"))
+    styles = map(style, ("viewer.css", "web/live.css"))
     return LiveModel(
         page_element(
             f'<div id="{escape(anchor)}" data-vivo="{escape(anchor)}">{wanted}',

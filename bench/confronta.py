@@ -1,6 +1,6 @@
 """Misura fianco a fianco addestramento e traduzione di annotated e dei suoi concorrenti.
 
-Scrive in `risultati/` la tabella dei rapporti con MarianMT, le misure grezze con l'ambiente, e la figura.
+Scrive in `risultati/` la tabella dei rapporti con MarianMT e le misure grezze con l'ambiente.
 """
 
 import argparse
@@ -16,7 +16,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from statistics import median
 
-import matplotlib.pyplot as plt
 import numpy as np
 import torch
 from concorrenti import BASELINE, CONFIG, CONTENDERS, PIECES, Contender
@@ -24,7 +23,6 @@ from torch import Tensor
 
 from annotated.common import EOS, number
 from annotated.data import Batch, Corpus, make_batches
-from annotated.study.figures import COLORS
 from tools.provenienza import commit, processor
 
 HERE = Path(__file__).parent
@@ -167,29 +165,6 @@ def table(times: dict, units: dict, names: list[str]) -> str:
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
-def figure(times: dict, names: list[str], path: Path) -> None:
-    "Una barra per concorrente e per prova: mediana dei rapporti, con il minimo e il massimo."
-    plt.rcParams.update({"svg.hashsalt": "annotated", "svg.fonttype": "none"})
-    wide = 3.6 * len(times)
-    _, [axes] = plt.subplots(1, len(times), figsize=(wide, 3.6), sharey=True, layout="constrained", squeeze=False)
-    for axis, (task, seconds_of) in zip(axes, times.items(), strict=True):
-        for name in names:
-            if r := ratios(seconds_of, name):
-                middle = median(r)
-                color = COLORS["arancio" if name.startswith("annotated") else "grigio"]
-                axis.barh(name, middle, xerr=[[middle - min(r)], [max(r) - middle]], color=color, capsize=2)
-                axis.text(max(r), name, f"  {number(middle, '.2f')}", va="center", fontsize=8)
-            else:
-                axis.barh(name, 0)
-        axis.axvline(1, color="black", linewidth=0.8)
-        axis.set(title=task, xlabel=f"volte la velocità di {BASELINE}")
-        axis.xaxis.set_major_formatter(lambda x, _: number(x, "g"))
-        axis.margins(x=0.15)
-        axis.spines[["top", "right"]].set_visible(False)
-    axes[0].invert_yaxis()
-    plt.savefig(path, metadata={"Date": None})
-
-
 def environment(device: str) -> dict[str, object]:
     "Dove e con che cosa si è misurato."
 
@@ -248,7 +223,6 @@ def main() -> None:
     folder.mkdir(exist_ok=True)
     (folder / f"{args.device}.md").write_text(text, "utf-8")
     path.write_text(json.dumps(raw, indent=1, ensure_ascii=False) + "\n", "utf-8")
-    figure(times, names, folder / f"{args.device}.svg")
     print(text)
 
 

@@ -26,8 +26,7 @@ from annotated import Tokenizer, Transformer, load_pretrained
 from annotated.common import BOS, EOS, PAD
 from annotated.data import pad
 from annotated.study.coreference import agreement, read_probes
-from annotated.study.microlingua import Noun
-from annotated.study.pronouns import ADJECTIVES, NOUNS, Adjective, article, is_held_out
+from annotated.study.pronouns import ADJECTIVES, NOUNS, Adjective, _forms, is_held_out
 
 MODEL = "small-en-it"
 LEXICON = ROOT / "annotated" / "study" / "pronouns_adjectives.tsv"
@@ -95,11 +94,6 @@ def clues() -> dict[str, list[tuple[Adjective, set[int]]]]:
     return {kind: [*some.items()] for kind, some in found.items()}
 
 
-def forms(noun: Noun) -> dict[str, str]:
-    articles = {name or "il": article(noun.it, noun.gender, name) + noun.it for name in ("", "a", "da", "di")}
-    return {"en": noun.en, "o": "o" if noun.gender == "m" else "a", **articles}
-
-
 def sentences(seed: int, held_pairs: bool = False, held_clues: bool = False) -> Iterator[Example]:
     "Frasi sorteggiate, senza fine. Da parte stanno le coppie di nomi di `is_held_out`, e un indizio su `HELD_CLUES`."
     rng, by_kind = random.Random(seed), clues()
@@ -117,7 +111,7 @@ def sentences(seed: int, held_pairs: bool = False, held_clues: bool = False) -> 
         if (frozenset((mine.en, rival.en)), clue.en) in tested:
             continue
         order = rng.sample((mine, rival), 2)
-        nouns = [forms(noun) for noun in order]
+        nouns = [_forms(noun) for noun in order]
         (en, it), (en_tail, it_tail) = rng.choice(MAINS), rng.choice(TAILS)
         right, wrong = (clue.m, clue.f) if mine.gender == "m" else (clue.f, clue.m)
         starts = [text.format(*nouns) for text in (en, it)]

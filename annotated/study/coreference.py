@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Probe', 'agreement', 'group_means', 'bootstrap', 'share', 'piece_mask', 'Reading', 'read_probe', 'noun_masses', 'gap', 'Search', 'search', 'halves', 'choose_and_report', 'PROBES', 'table', 'read_probes', 'microlingua_probes']
 
-# %% ../../book/21_it_animal.ipynb #95f05d84
+# %% ../../book/21_it_animal.ipynb #a7c0cafa
 import re
 from collections.abc import Hashable, Sequence
 from itertools import compress
@@ -19,7 +19,7 @@ from ..data import pad
 from ..decoding import piece_scores
 from .microlingua import Noun
 from ..tokenizer import Tokenizer
-from ..transformer import Transformer, attention_weights, without_dropout
+from ..transformer import Transformer, attention_weights
 
 # %% ../../book/21_it_animal.ipynb #db0936a4
 class Probe(NamedTuple):

@@ -273,11 +273,7 @@ function fromFields(scene, state, fields) { // `fields` viene da fuori: ciò che
 
 function fieldsOf(anchor) { // i campi dell'indirizzo, se parla di questa figura
   const [name, query] = location.hash.slice(1).split("?");
-  return decoded(name) === anchor && query ? new URLSearchParams(query) : null;
-}
-
-function decoded(text) { // nell'indirizzo spazi e accenti sono codici
-  try { return decodeURIComponent(text); } catch { return text; }
+  return name === encodeURI(anchor) && query ? new URLSearchParams(query) : null; // spazi e accenti sono codici
 }
 
 function remember(address) { // in un riquadro isolato, come quelli di Colab, l'indirizzo non si può cambiare
