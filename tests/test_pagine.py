@@ -118,6 +118,7 @@ def test_page(visit: Visit, name: str) -> None:
     assert page.evaluate(f"Promise.all({images}.map(i => i.decode())).then(() => true)")
     assert page.evaluate(f"{images}.every(i => i.alt.trim())"), "una figura non ha testo alternativo"
     assert page.evaluate(FITS)
+    assert not [name for name in page.locator("td code").all_text_contents() if "span>" in name]
     check_accessible(page, preload=False, rules={rule: {"enabled": False} for rule in COLORS})
     phone = page.evaluate("innerWidth") < 500
     page.add_style_tag(content="* { animation: none !important; }")  # un riquadro che si apre è a mezza tinta

@@ -36,7 +36,7 @@ NARROW = 40  # quelli di una riga sul telefono, dove va a capo: un poco meno di 
 PLAIN = re.compile(r'<span class="(?:n|nn|p|w)">([^<]*)</span>')  # nomi, segni, spazi: del colore del testo
 CODE = re.compile(r'((?:\bcolonne [^>]*>)?)<div class="highlight"><pre>(.*?)</pre>', re.DOTALL)
 CELL = re.compile(r"<td\b.*?</td>", re.DOTALL)
-WORD = re.compile(r'<span class="pre">[^<]*</span>')
+WORD = re.compile(r'(?<=<span class="pre">)[^<]+')
 MEASURES = {  # ciò che il tema misura appena la pagina si apre, e la ferma; che cosa mettere al suo posto
     # se un riquadro di codice scorre: lo fa menu.js, quando si vede
     r"\w+\.tabIndex=\w+\.scrollWidth>\w+\.clientWidth\|\|\w+\.scrollHeight>\w+\.clientHeight\?0:-1": "0",
