@@ -717,7 +717,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                     'annotated.training._Meter.loss': ('addestramento.html#_meter.loss', 'annotated/training.py'),
                                     'annotated.training._Meter.write': ('addestramento.html#_meter.write', 'annotated/training.py'),
                                     'annotated.training._check_agreement': ('addestramento.html#_check_agreement', 'annotated/training.py'),
-                                    'annotated.training._check_fits': ('addestramento.html#_check_fits', 'annotated/training.py'),
+                                    'annotated.training._check_data': ('addestramento.html#_check_data', 'annotated/training.py'),
                                     'annotated.training._checkpoint': ('addestramento.html#_checkpoint', 'annotated/training.py'),
                                     'annotated.training._finite': ('addestramento.html#_finite', 'annotated/training.py'),
                                     'annotated.training._objective': ('addestramento.html#_objective', 'annotated/training.py'),

@@ -99,7 +99,7 @@ def _check_search(beam: int, alpha: float) -> None:
         raise AnnotatedError(f"alpha = {alpha}: serve un numero fra 0 e {MAX_ALPHA}.")
 
 
-# %% ../book/16_decodifica.ipynb #290f4ae3
+# %% ../book/16_decodifica.ipynb #c85035b0
 @without_dropout
 @torch.inference_mode()
 def beam_search(
@@ -112,12 +112,10 @@ def beam_search(
     "Beam search (Vaswani 2017, §6.1) su un lotto; `AnnotatedError` se `beam` o `alpha` sono fuori misura."
     _check_search(beam, alpha)
     (B, _), K, device = src.shape, beam, src.device
-    if not B:
-        return []
     memory, memory_mask = model.encode(src)
     memory = [(k.contiguous(), v.contiguous()) for k, v in memory]  # in fila, una volta per tutte
     limits = ((src != PAD).sum(dim=1) + extra).clamp(1, model.config.max_len)  # (B,)
-    L = int(limits.max())
+    L = int(limits.max()) if B else 0
     penalty = torch.tensor([length_penalty(n, alpha) for n in range(L + 1)], device=device)
     caches, finished = [KVCache(L) for _ in memory], _Finished(B, K, L, device)
     active, prefixes = torch.arange(B, device=device), finished.texts

@@ -546,8 +546,10 @@ def _steps(run: Run, training: Corpus, validation: Corpus, shown: bool) -> None:
         if progress.step < config.max_steps or progress.step == before:
             _tell(bar, _why(run))
 
-# %% ../book/15_addestramento.ipynb #89ea8d67
-def _check_fits(model: Transformer, *corpora: Corpus) -> None:
+# %% ../book/15_addestramento.ipynb #7ea07a70
+def _check_data(model: Transformer, *corpora: Corpus) -> None:
+    if not all(map(len, corpora)):
+        raise AnnotatedError("nessuna coppia: servono dati per addestrare e per la validazione.")
     max_len, vocab_size = model.config.max_len, model.config.vocab_size
     if any(c.lengths.max() > max_len or c.tokens.max() >= vocab_size for c in corpora):
         told = f"una coppia ha più di {max_len} pezzi, il limite del modello, o è di un altro vocabolario"
@@ -576,10 +578,8 @@ def train(
     modello da pubblicare, e non deve cambiarlo; con più processi la chiama il primo. Alla fine `model` ha i
     pesi dell'ultimo passo, e il dropout acceso; i migliori, e mediati, li rilegge `load_model(folder)`.
     """
-    if not (len(training) and len(validation)):
-        raise AnnotatedError("nessuna coppia: servono dati per addestrare e per la validazione.")
     check_savable(model, tokenizer)
-    _check_fits(model, training, validation)
+    _check_data(model, training, validation)
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")  # su CPU: quante forme di lotto ricorda
     device = next(model.parameters()).device
     stream = {"seed": config.seed, "max_tokens": config.max_tokens, "tokens": len(training.tokens)}
