@@ -7,7 +7,6 @@ senza rete, traduce ciò che il tema scrive in inglese senza passare da un catal
 import json
 import re
 from html import escape
-from importlib import resources
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -19,6 +18,8 @@ from myst_nb.core.render import MimeData, NbElementRenderer, load_mime_renders
 from sphinx.application import Sphinx
 from sphinx.config import Config
 from sphinx.transforms import SphinxTransform
+
+from annotated.study.viewer import asset, style
 
 DIRECTIVE = re.compile(r"^#\|\s*(\w+)\s*(.*?)\s*$")
 COLUMNS = re.compile(r"\S {2,}\S|^ *\[")  # una riga di tabella, o di matrice
@@ -157,8 +158,7 @@ def share_viewer(app: Sphinx, error: Exception | None) -> None:
     "Ogni vista porta con sé il programma che la disegna, e in un quaderno le serve; una pagina lo carica una volta."
     if error or app.builder.format != "html":
         return
-    folder = resources.files("annotated.study")
-    program, css = (folder.joinpath(name).read_text("utf-8") for name in ("viewer.js", "viewer.css"))
+    program, css = asset("viewer.js"), style("viewer.css")
     packed = json.dumps(css, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
     alone = re.compile(
         re.escape(f"<script>(() => {{\n{program}\nstart(")
