@@ -181,7 +181,7 @@ class LiveBox {
     this.viewer.slots.riquadro.setAttribute("aria-live", "polite"); // una scrittura interrotta lo lascia muto
     if (this.loading) return this.say("Il modello sta arrivando: poi traduco.");
     this.offer.hidden = true;
-    if (text !== this.asked) this.picked = null;
+    if (text !== this.asked) this.picked = this.chosen = null;
     this.asked = text;
     if (this.result) this.refresh(); // la traduzione che resta in vista dice di quale frase è
     this.warning.textContent = this.warn(text);
@@ -225,14 +225,14 @@ class LiveBox {
       [drawn, cost] = [performance.now(), performance.now() - start];
     }
     const { picked, focus } = this.chosen;
-    Object.assign(this, { picked, chosen: null });
+    this.picked = picked;
     this.finish(result(), `${steps.length} pezzi in ${duration(spent)}, qui nel tuo browser.`, this.viewer.state.k === k ? { focus } : {});
   }
 
   finish(result, message = "", change = {}) {
     this.viewer.slots.riquadro.setAttribute("aria-live", "polite");
     this.show(result, this.wanted ?? change); // ciò che l'indirizzo chiede, la prima volta
-    this.wanted = null;
+    this.wanted = this.chosen = null;
     if (!this.off.size) this.whole.set(`${this.m} ${result.text}`, result.translation);
     const before = this.off.size ? ` Con tutte le teste accese: «${this.plain}»` : "";
     this.say(`${message}${before}`.trim());
@@ -459,7 +459,7 @@ class LiveBox {
     if (!fields) return false;
     const m = Math.max(0, this.data.models.findIndex(({ name }) => name === fields.get("modello")));
     if (m !== this.m) Object.assign(this, { m, live: null, run: this.run + 1 });
-    this.picked = null;
+    this.picked = this.chosen = null;
     const heads = this.ready[m][0].maps.flatMap(({ kind, N, h }) => range(N * h).map((n) => `${kind}.${Math.floor(n / h)}.${n % h}`));
     this.off = new Set((fields.get("spente") ?? "").split("_").filter((name) => heads.includes(name)));
     this.box.value = this.asked = (fields.get("frase") ?? "").trim();
