@@ -328,25 +328,28 @@ def _save_options(args: argparse.Namespace, folder: Path) -> None:
     with atomic_write(folder / "options.json") as file:
         file.write(json.dumps(_chosen(args), indent=1).encode())
 
-# %% ../book/90_riga_di_comando.ipynb #d4469d98
-def _start(args: argparse.Namespace, folder: Path) -> tuple[Transformer | None, Tokenizer | None]:
-    "Il modello da cui si parte, con il suo vocabolario, se c'è: di chi riprende conta solo la forma."
+# %% ../book/90_riga_di_comando.ipynb #10a76368
+_Weights = dict[str, torch.Tensor] | None
+_Start = tuple[Config, _Weights, Tokenizer]  # forma, pesi, vocabolario
+
+
+def _start(args: argparse.Namespace, folder: Path) -> _Start | tuple[None, None, None]:
+    "Il modello da cui si parte, se c'è: chi riprende i pesi li leggerà dallo stato, dove sono gli ultimi."
     if _resuming(args, folder):
         state, tokenizer = folder / "state.safetensors", Tokenizer.load(folder / "tokenizer.model")
         try:
             with _opened(state, tokenizer) as (_, metadata):
-                return Transformer(Config(**metadata["config"])), tokenizer
+                return Config(**metadata["config"]), None, tokenizer
         except (KeyError, TypeError) as error:
             raise AnnotatedError(f"{state}: non è lo stato di un addestramento. Copialo di nuovo.") from error
     if not args.init:
-        return None, None
+        return None, None, None
     start, tokenizer = load_pretrained(args.init)
-    if not args.grow:
-        return start, tokenizer
     try:
-        return grow(start, args.seed), tokenizer
+        start = grow(start, args.seed) if args.grow else start
     except AnnotatedError as error:
         raise AnnotatedError(f"{args.init}: {error} Togli --grow, o cambia modello.") from error
+    return start.config, start.state_dict(), tokenizer
 
 
 def _shape(name: str, vocab_size: int, **changes: Any) -> Config:
@@ -372,19 +375,22 @@ def _shape(name: str, vocab_size: int, **changes: Any) -> Config:
         raise AnnotatedError(f"{name}: {told}{extra and f'. Togli {extra}'}.") from error
 
 
-def _new_model(args: argparse.Namespace, tokenizer: Tokenizer, start: Transformer | None) -> Transformer:
-    "Il modello da addestrare: nuovo, oppure una copia di `start` con il dropout chiesto."
+def _new_model(
+    args: argparse.Namespace, tokenizer: Tokenizer, shape: Config | None, weights: _Weights = None
+) -> Transformer:
+    "Il modello da addestrare, con il dropout chiesto: nuovo, della forma detta, o con quei pesi."
     torch.manual_seed(args.seed)
     changes = {} if args.dropout is None else {"dropout": args.dropout}
-    if start is None:
+    if shape is None:
         if args.norm_first is not None:
             changes["norm_first"] = args.norm_first
         model = Transformer(_shape(args.config, tokenizer.vocab_size, **changes))
         usual = 1.0 if model.config.norm_first else BRANCH_SCALE.get(args.config, 1.0)
         shrink_branches(model, args.branch_scale or usual)
         return model
-    model = Transformer(replace(start.config, **changes))
-    model.load_state_dict(start.state_dict())
+    model = Transformer(replace(shape, **changes))
+    if weights:
+        model.load_state_dict(weights)
     return model
 
 
@@ -394,7 +400,7 @@ def _training_config(args: argparse.Namespace, device: torch.device) -> Training
     options |= {name: bool(options[name]) for name in ("compiled", "tensorboard")}
     return TrainingConfig(**options)
 
-# %% ../book/90_riga_di_comando.ipynb #25f28df0
+# %% ../book/90_riga_di_comando.ipynb #65c47fe0
 def _train(args: argparse.Namespace) -> None:
     _check_processes()
     if args.config and args.config.endswith(".json"):
@@ -430,13 +436,13 @@ def _train(args: argparse.Namespace) -> None:
 
 def _train_in(folder: Path, device: torch.device, args: argparse.Namespace, config: TrainingConfig) -> None:
     started = time.perf_counter()
-    start, tokenizer = _start(args, folder)
-    max_len = (start.config if start else _shape(args.config, vocab_size=1)).max_len
+    shape, weights, tokenizer = _start(args, folder)
+    max_len = (shape or _shape(args.config, vocab_size=1)).max_len
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(folder / ".preparazione"):
         tokenizer, training, validation = _corpora(args, folder, tokenizer, max_len)
-    model = _new_model(args, tokenizer, start)
-    del start  # è un modello intero
+    model = _new_model(args, tokenizer, shape, weights)
+    del weights  # copiati: non servono più
     parameters, ready = sum(p.numel() for p in model.parameters()), time.perf_counter() - started
     size = f"{number(parameters)} parametri, {number(len(training))} coppie"
     _say(f"{args.init or args.config}: {size}, {device}; pronto in {number(ready, '.1f')} s")
