@@ -20,7 +20,7 @@ from .common import PAD, AnnotatedError
 from .data import Batch
 from .transformer import Transformer
 
-# %% ../book/14_passo.ipynb #8f646b0d
+# %% ../book/14_passo.ipynb #0db30f5b
 class _VocabularyLoss(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -53,7 +53,7 @@ class _VocabularyLoss(torch.autograd.Function):
         return loss
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @torch.autograd.function.once_differentiable  # di questo gradiente non si chiede la derivata
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         grad_x, grad_weight = ctx.saved_tensors
         return grad_x.mul_(grad), grad_weight.mul_(grad), None, None, None, None

@@ -52,12 +52,15 @@ def _explain(error: str, vocab_size: int) -> str:
         advice = f"al più {limit[1]}" if limit else "meno"
     return f"{what}: chiedine {advice} (--vocab-size)."
 
-# %% ../book/11_tokenizzazione.ipynb #72087f1b
+# %% ../book/11_tokenizzazione.ipynb #6a336c43
 _KEYS = str.maketrans("’ʼ´‘‚“”„–—‐‑−", "'''''\"\"\"-----")
+_TYPESET = re.compile(f"[{''.join(map(chr, _KEYS))}]")
 
 
 def straighten(text: str) -> str:
     "I segni dei programmi di scrittura, «’», «“», «—»…, come li batte la tastiera: «'», «\"», «-»."
+    if text.isascii() or not _TYPESET.search(text):  # quasi tutte: `translate` va molto più piano
+        return text
     return text.translate(_KEYS)
 
 

@@ -577,6 +577,8 @@ def test_bad_options(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)  # senza --out si scrive in runs/, qui
+    whole = cli._microlingua_pairs
+    monkeypatch.setattr(cli, "_microlingua_pairs", lambda n, *rest, **kw: whole(min(n, 2_000), *rest, **kw))
     try:
         code = main(arguments)
     except SystemExit as exit:  # se ne accorge argparse

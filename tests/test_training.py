@@ -259,8 +259,9 @@ def test_two_processes_equal_one(tmp_path: Path) -> None:
     for name, n, held_out in (("train", 400, False), ("valid", 40, True)):
         lines = [f"prova\t{e.en}\t{e.it}\n" for e in generate(n, held_out=held_out)]
         (tmp_path / f"{name}.tsv").write_text("".join(lines), "utf-8")
-    options = f"train --data {tmp_path} --vocab-size 400 --max-steps 20 --max-tokens 300 --valid-every 10 --warmup 20"
-    options += " --factor 0.3 --dropout 0 --device cpu --valid-bleu 5"
+    (tmp_path / "forma.json").write_text(json.dumps(SHAPE), "utf-8")
+    options = f"train --data {tmp_path} --config {tmp_path / 'forma.json'} --vocab-size 400 --max-steps 20"
+    options += " --max-tokens 300 --valid-every 10 --warmup 20 --factor 0.3 --dropout 0 --device cpu --valid-bleu 5"
     logs = []
     launch = f"{BIN / 'torchrun'} --standalone --nproc-per-node 2 --no-python"
     for size, launcher in ((1, ""), (2, launch)):
