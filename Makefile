@@ -20,11 +20,11 @@ libro: .venv/pronto
 test: .venv/pronto
 	$(BIN)/ruff check
 	$(BIN)/python tools/quaderni.py verifica
-	$(BIN)/pytest -q -n 2 book
+	$(BIN)/pytest -q -n 2 --no-loadscope-reorder book
 	$(MAKE) -j 2 prove-pagine prove-altre
 
-# quelle che aprono il browser, o leggono il libro
-PAGINE = $(patsubst %,tests/test_%.py,edizione figure_mobili pagine pubblicazione quiz viewer web)
+# quelle che aprono il browser, o leggono il libro; e una lunga, ché le due file finiscano insieme
+PAGINE = $(patsubst %,tests/test_%.py,edizione figure_mobili pagine precisione pubblicazione quiz viewer web)
 prove-pagine: libro
 	$(BIN)/pytest -q -n 2 --dist worksteal $(PAGINE)
 
