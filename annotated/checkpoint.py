@@ -6,10 +6,11 @@
 __all__ = ['save_tensors', 'check_savable', 'save_model', 'load_tensors', 'restore', 'check_device', 'load_model',
            'publish_model', 'save_state', 'load_state']
 
-# %% ../book/81_salvare.ipynb #9e01dce6
+# %% ../book/81_salvare.ipynb #24a0bfbb
 import hashlib
 import json
 import math
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -35,7 +36,7 @@ def save_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, Any
         written = {key: json.dumps(value) for key, value in metadata.items()}
         file.write(safetensors.torch.save(tensors, written))
 
-# %% ../book/81_salvare.ipynb #5752f663
+# %% ../book/81_salvare.ipynb #0f8c1597
 def check_savable(model: Transformer, tokenizer: Tokenizer) -> None:
     "Solleva `AnnotatedError` se, per il vocabolario o il numero dei pesi, un modello non si rileggerebbe."
     pieces, numbers = model.config.vocab_size, sum(p.numel() for p in model.state_dict().values())
@@ -48,11 +49,17 @@ def check_savable(model: Transformer, tokenizer: Tokenizer) -> None:
         raise AnnotatedError(f"{told}. Salvalo prima di cambiarlo o di ridurlo a int8.")
 
 
-def _save_description(folder: Path, model: Transformer, tokenizer: Tokenizer) -> None:
+@contextmanager
+def _described(folder: Path, model: Transformer, tokenizer: Tokenizer) -> Iterator[None]:
+    "config.json e tokenizer.model; prendono il nome dopo ciò che si scrive nel blocco `with`."
     check_savable(model, tokenizer)
-    with atomic_write(folder / "config.json") as file:
+    with atomic_write(folder / "config.json") as file, atomic_write(folder / "tokenizer.model") as pieces:
         file.write(json.dumps(asdict(model.config), indent=2).encode())
-    tokenizer.save(folder / "tokenizer.model")
+        pieces.write(tokenizer.model)
+        for small in (file, pieces):  # un disco pieno si scopre qui, prima di cambiare i pesi
+            small.flush()
+            os.fsync(small.fileno())
+        yield
 
 
 def save_model(folder: str | Path, model: Transformer, tokenizer: Tokenizer) -> None:
@@ -62,10 +69,10 @@ def save_model(folder: str | Path, model: Transformer, tokenizer: Tokenizer) -> 
     ridotti a interi, manca qualcosa.
     """
     folder = Path(folder)
-    _save_description(folder, model, tokenizer)
-    save_tensors(folder / "model.safetensors", model.state_dict(), {"vocabulary": tokenizer.fingerprint})
+    with _described(folder, model, tokenizer):
+        save_tensors(folder / "model.safetensors", model.state_dict(), {"vocabulary": tokenizer.fingerprint})
 
-# %% ../book/81_salvare.ipynb #3268dd4d
+# %% ../book/81_salvare.ipynb #86b6932a
 @contextmanager
 def _opened(path: Path, tokenizer: Tokenizer) -> Iterator[tuple[safe_open, dict[str, Any]]]:
     "Un file di tensori, di cui si è letta la sola intestazione, e i metadati; `AnnotatedError` se è guasto."
@@ -87,7 +94,7 @@ def load_tensors(path: Path, tokenizer: Tokenizer) -> tuple[dict[str, Tensor], d
     "Ciò che ha scritto `save_tensors`; `AnnotatedError` se il file è guasto, o di un altro vocabolario."
     with _opened(path, tokenizer) as (file, metadata):
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    if not all(tensor.isfinite().all() for tensor in tensors.values()):
+    if not all(bound.isfinite() for x in tensors.values() if x.numel() for bound in x.aminmax()):
         raise AnnotatedError(f"{path}: un peso è infinito o non è un numero. Copialo di nuovo o riaddestra.")
     return tensors, metadata
 
@@ -184,7 +191,7 @@ def load_model(
     restore(model, weights, folder)
     return model.to(device).eval(), tokenizer
 
-# %% ../book/81_salvare.ipynb #4d7c30f9
+# %% ../book/81_salvare.ipynb #5e766fee
 def publish_model(
     folder: str | Path,
     model: Transformer,
@@ -204,11 +211,11 @@ def publish_model(
         size += half.nbytes
         digest.update(half.view(torch.int16).numpy().tobytes())
     metadata = {"vocabulary": tokenizer.fingerprint, "parts": len(parts), "weights": digest.hexdigest()}
-    _save_description(folder, model, tokenizer)
     n = len(parts)
     names = ["model.safetensors"] if n == 1 else [f"model-{i}-of-{n}.safetensors" for i in range(1, n + 1)]
-    for name, tensors in zip(names, parts, strict=True):
-        save_tensors(folder / name, tensors, metadata)
+    with _described(folder, model, tokenizer):
+        for name, tensors in zip(names, parts, strict=True):
+            save_tensors(folder / name, tensors, metadata)
     for old in folder.glob("model*.safetensors"):
         if old.name not in names and re.fullmatch(r"model(-\d+-of-\d+)?\.safetensors", old.name):
             old.unlink()
@@ -227,7 +234,7 @@ def save_state(
     origin = {"vocabulary": tokenizer.fingerprint, "config": asdict(model.config)}
     save_tensors(path, tensors, {**origin, **progress})
 
-# %% ../book/81_salvare.ipynb #308396c7
+# %% ../book/81_salvare.ipynb #7b1b8fbc
 def load_state(
     path: Path, model: Transformer, optimizer: torch.optim.Optimizer, tokenizer: Tokenizer
 ) -> dict[str, Any]:  # ciò che era in `progress`
@@ -237,7 +244,7 @@ def load_state(
     state: dict[int, dict[str, Tensor]] = {}
     try:
         for _, i, key in (name.split(".") for name in tensors if name.startswith("adam.")):
-            state.setdefault(int(i), {})[key] = tensors[f"adam.{i}.{key}"]
+            state.setdefault(int(i), {})[key] = tensors[f"adam.{i}.{key}"].clone()  # stacca il file
         optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
         torch.set_rng_state(tensors["random"])
     except (ValueError, KeyError, TypeError, RuntimeError) as error:

@@ -795,14 +795,15 @@ def _add_evaluate(commands: Any) -> None:
     p.set_defaults(run=_evaluate)
     _add_decoding(p)
 
-# %% ../book/90_riga_di_comando.ipynb #ddfcd5b3
+# %% ../book/90_riga_di_comando.ipynb #16ba9eb3
 def _score(args: argparse.Namespace) -> None:
     pairs = _pairs(args)
     model, tokenizer = _model(args)
     limit, fits, unknown, total, pieces = model.config.max_len, list[bool](), set[str](), 0.0, 0
     for start in range(0, len(pairs), 1000):
         chunk = pairs[start : start + 1000]
-        encoded = [tokenizer.encode([*pair]) for pair in chunk]
+        flat = tokenizer.encode([sentence for pair in chunk for sentence in pair])
+        encoded = list(zip(flat[::2], flat[1::2], strict=True))
         fit = [all(0 < len(ids) < limit for ids in both) for both in encoded]
         sources, targets = ([*compress(side, fit)] for side in zip(*chunk, strict=True))
         unknown |= _unknown(tokenizer, sources + targets)

@@ -94,7 +94,7 @@ class Pair(NamedTuple):
     source: str
     target: str
 
-# %% ../book/12_dati.ipynb #bd2da4f4
+# %% ../book/12_dati.ipynb #b56fbd5c
 def encode_pairs(
     pairs: Iterable[Pair],
     tokenizer: Tokenizer,
@@ -107,19 +107,18 @@ def encode_pairs(
     lengths: list[int] = [0]
     skipped = 0
     pairs = iter(pairs)
-    bar = tqdm(desc="divisione in pezzi", unit=" coppie", disable=not progress)
-    while chunk := list(islice(pairs, 10_000)):
-        encoded = tokenizer.encode([sentence for pair in chunk for sentence in pair])
-        bar.update(len(chunk))
-        kept = []
-        for source, target in zip(encoded[::2], encoded[1::2], strict=True):
-            if max(len(source), len(target)) < max_len:
-                kept += [source, target]
-            else:
-                skipped += 1
-        lengths += [len(ids) + 1 for ids in kept]
-        tokens.append(np.array([i for ids in kept for i in (*ids, EOS)], dtype))
-    bar.close()
+    with tqdm(desc="divisione in pezzi", unit=" coppie", disable=not progress) as bar:
+        while chunk := list(islice(pairs, 10_000)):
+            encoded = tokenizer.encode([sentence for pair in chunk for sentence in pair])
+            bar.update(len(chunk))
+            kept = []
+            for source, target in zip(encoded[::2], encoded[1::2], strict=True):
+                if max(len(source), len(target)) < max_len:
+                    kept += [source, target]
+                else:
+                    skipped += 1
+            lengths += [len(ids) + 1 for ids in kept]
+            tokens.append(np.array([i for ids in kept for i in (*ids, EOS)], dtype))
     return Corpus(np.concatenate(tokens), np.cumsum(lengths), skipped)
 
 # %% ../book/12_dati.ipynb #b356913c
@@ -145,7 +144,9 @@ def make_batches(
         batches.append(order[start:])
     return [batches[i] for i in rng.permutation(len(batches))]
 
-# %% ../book/12_dati.ipynb #8e3a0f2f
+# %% ../book/12_dati.ipynb #c41d670a
+# come comincia un file compresso
+_PACKED = {b"\x1f\x8b": "gzip", b"\xfd7zXZ": "xz", b"BZh": "bzip2", b"PK\3\4": "zip", b"(\xb5/\xfd": "zstd"}
 LINE_LIMIT = 1_000_000  # byte: nessuna frase è così lunga, e ciò che non è testo non riempie la memoria
 
 
@@ -164,9 +165,10 @@ def decode_lines(
         try:
             text = line.decode("utf-8-sig" if number == 1 else "utf-8")
         except UnicodeDecodeError as error:
-            if number == 1 and line.startswith(b"\x1f\x8b"):
-                told = f"{name}: è compresso con gzip"
-                raise AnnotatedError(f"{told}. Scompattalo, o chiamalo .gz.") from error
+            kind = next((kind for mark, kind in _PACKED.items() if line.startswith(mark)), None)
+            if number == 1 and kind:
+                renamed = {"gzip": ", o chiamalo .gz", "xz": ", o chiamalo .xz"}.get(kind, "")
+                raise AnnotatedError(f"{name}: è compresso con {kind}. Scompattalo{renamed}.") from error
             raise AnnotatedError(
                 f"{name}, riga {number}: non è UTF-8. Riconvertila (per esempio con iconv)."
             ) from error
@@ -289,7 +291,7 @@ def _cached(folder: Path, vocab_size: int) -> Corpus | None:
     except Exception:  # un file rovinato può far sollevare di tutto
         return None
 
-# %% ../book/12_dati.ipynb #ec4e255e
+# %% ../book/12_dati.ipynb #8f6c6fa3
 def digest(
     files: Iterable[Path],
     *settings: Any,  # ciò che se ne fa: numeri, testi, liste
@@ -313,7 +315,7 @@ def load_corpus(
     repeat: dict[str, float] | None = None,  # come in `read_pairs`
     progress: bool = True,  # mostra la barra d'avanzamento
 ) -> Corpus:
-    """Come `encode_pairs` sui `files`, ma la seconda volta legge il risultato dal disco, fuori dalla memoria.
+    """Come `encode_pairs` sui `files`, ma il risultato sta sul disco, e la seconda volta si rilegge da lì.
 
     La cache vale per gli stessi dati e gli stessi argomenti: se cambiano, o se i file sono guasti, si rifà.
     """
@@ -328,4 +330,4 @@ def load_corpus(
             np.save(file, getattr(corpus, name), allow_pickle=False)
     with atomic_write(folder / "info.json") as file:
         file.write(json.dumps({"skipped": corpus.skipped}).encode())
-    return corpus
+    return _cached(folder, tokenizer.vocab_size) or corpus  # d'ora in poi sta sul disco

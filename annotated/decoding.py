@@ -143,7 +143,7 @@ def beam_search(
         tokens = pieces[keep].view(-1, 1)
     return finished.hypotheses()
 
-# %% ../book/16_decodifica.ipynb #ad362639
+# %% ../book/16_decodifica.ipynb #4557098a
 def encode_sources(
     tokenizer: Tokenizer,
     sentences: Iterable[str],
@@ -156,6 +156,8 @@ def encode_sources(
         raise AnnotatedError(f"{origin}: serve una lista di frasi, non una frase sola. Scrivi [frase].")
     sentences = list(sentences)
     for number, text in enumerate(sentences, first):
+        if not isinstance(text, str):
+            raise AnnotatedError(f"{origin}, riga {number}: non è testo. Correggila o toglila.")
         try:
             text.encode()
         except UnicodeEncodeError as error:  # byte che Python non ha saputo decodificare
@@ -171,17 +173,18 @@ def encode_sources(
             )
     return encoded
 
-# %% ../book/16_decodifica.ipynb #8ec62c38
+# %% ../book/16_decodifica.ipynb #00cf1905
 _RUINED = "il modello non sa dare un punteggio alle parole: i suoi pesi sono rovinati. Copialo di nuovo."
 
 
 def _by_length(lengths: list[int], room: int) -> Iterator[list[int]]:
     "Gli indici, dalla frase più lunga, a gruppi che riempiti occupano al più `room` posizioni."
     order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
-    while order:
-        size = max(1, room // lengths[order[0]])
-        yield order[:size]
-        order = order[size:]
+    start = 0
+    while start < len(order):
+        size = max(1, room // lengths[order[start]])
+        yield order[start : start + size]
+        start += size
 
 
 def n_best(

@@ -31,7 +31,7 @@ class Scores:
             f"frasi identiche al riferimento: {number(self.exact, '.1%')}"
         )
 
-# %% ../book/17_valutazione.ipynb #44251988
+# %% ../book/17_valutazione.ipynb #04b87c6e
 TOKENIZATIONS = ("13a", "intl", "zh", "char")  # di sacreBLEU, quelle che non chiedono altri pacchetti
 
 
@@ -43,12 +43,14 @@ def evaluate(
     """BLEU (Papineni 2002) e chrF (Popović 2015) calcolati da sacreBLEU (Post 2018).
 
     Solleva `AnnotatedError` se non ci sono frasi, se traduzioni e riferimenti non sono altrettanti, se
-    sono una frase sola, o se `tokenize` non è fra le `TOKENIZATIONS`.
+    sono una frase sola, se qualcosa non è testo, o se `tokenize` non è fra le `TOKENIZATIONS`.
     """
     if tokenize not in TOKENIZATIONS:
         raise AnnotatedError(f"tokenize = «{tokenize}»: scegli fra {', '.join(TOKENIZATIONS)}.")
     if isinstance(translations, str) or isinstance(references, str):
         raise AnnotatedError("serve una lista di frasi, non una frase sola: mettila fra parentesi quadre.")
+    if not all(isinstance(text, str) for text in (*translations, *references)):
+        raise AnnotatedError("fra le frasi c'è qualcosa che non è testo. Correggilo o toglilo.")
     if not references:
         raise AnnotatedError("nessuna frase da valutare: servono le traduzioni e i loro riferimenti.")
     if len(translations) != len(references):

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['reservoir_sample', 'straighten', 'Tokenizer']
 
-# %% ../book/11_tokenizzazione.ipynb #c1285a96
+# %% ../book/11_tokenizzazione.ipynb #4f75ad35
 import hashlib
 import io
 import random
@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+import numpy as np
 import sentencepiece as spm
 from torch import Tensor
 
@@ -52,7 +53,7 @@ def _explain(error: str, vocab_size: int) -> str:
         advice = f"al più {limit[1]}" if limit else "meno"
     return f"{what}: chiedine {advice} (--vocab-size)."
 
-# %% ../book/11_tokenizzazione.ipynb #6a336c43
+# %% ../book/11_tokenizzazione.ipynb #53df144c
 _KEYS = str.maketrans("’ʼ´‘‚“”„–—‐‑−", "'''''\"\"\"-----")
 _TYPESET = re.compile(f"[{''.join(map(chr, _KEYS))}]")
 
@@ -91,7 +92,7 @@ class Tokenizer:
             raise AnnotatedError("serve una lista di frasi, non una frase sola. Scrivi [frase].")
         try:
             return self._processor.encode([*map(straighten, sentences)], num_threads=-1)
-        except TypeError as error:  # byte che Python non ha saputo decodificare
+        except (TypeError, AttributeError) as error:  # byte che Python non sa decodificare, o non testo
             raise AnnotatedError("una frase non è testo UTF-8. Correggi il file da cui viene.") from error
 
     def decode(self, ids: list[list[int]] | Tensor) -> list[str]:
@@ -99,8 +100,8 @@ class Tokenizer:
 
         Solleva `AnnotatedError` se non sono righe di indici del vocabolario.
         """
-        rows = ids.tolist() if isinstance(ids, Tensor) else ids
-        if rows and isinstance(rows[0], int):
+        rows = ids.tolist() if isinstance(ids, Tensor | np.ndarray) else ids
+        if isinstance(rows, int) or (rows and isinstance(rows[0], int | np.integer)):
             raise AnnotatedError("serve una lista di frasi in pezzi, non una frase sola. Scrivi [pezzi].")
         try:
             return self._processor.decode(rows) if rows else []
@@ -149,6 +150,8 @@ class Tokenizer:
         if isinstance(sentences, str):
             raise AnnotatedError("serve una lista di frasi, non una frase sola. Scrivi [frase].")
         output, chosen = io.BytesIO(), reservoir_sample(sentences, max_sentences, seed)
+        if not all(isinstance(sentence, str) for sentence in chosen):
+            raise AnnotatedError("fra le frasi c'è qualcosa che non è testo. Correggilo o toglilo.")
         try:
             spm.SentencePieceTrainer.train(
                 sentence_iterator=map(straighten, chosen), model_writer=output,

@@ -304,33 +304,49 @@ def _to_tensorboard(folder: Path, log: list[dict[str, Any]]) -> None:
             for name in row.keys() - {"step"}:
                 writer.add_scalar(name, row[name], row["step"])
 
-# %% ../book/15_addestramento.ipynb #bda4c617
-def _validate(run: Run, validation: Corpus) -> None:
-    "La perdita di validazione, e le altre misure, nel diario; il modello, se è il migliore, su disco."
-    (rank, size), progress, config = rank_and_size(), run.progress, run.config
+# %% ../book/15_addestramento.ipynb #469d8c90
+@contextmanager
+def _steps_kept(run: Run) -> Iterator[None]:
+    "Se ciò che sta nel blocco `with` fallisce, i passi fatti non si perdono."
+    try:
+        yield
+    except BaseException:
+        _save_progress(run)
+        raise
+
+
+def _averaged(run: Run) -> Transformer:
+    "La media degli ultimi checkpoint, la stessa in ogni processo."
+    (rank, size), config, step = rank_and_size(), run.config, run.progress.step
     if rank == 0:
-        averaged = averaged_model(run.folder, run.model, progress.step, config.average, config.valid_every)
+        averaged = averaged_model(run.folder, run.model, step, config.average, config.valid_every)
     else:
         averaged = copy.deepcopy(run.model)
     if size > 1:
         for p in averaged.parameters():
             dist.broadcast(p.data, src=0)
-    loss = validation_loss(averaged, validation, min(config.max_tokens, 4096), config.precision)
-    valid = _finite(loss, run)
-    if rank == 0 and valid < min(progress.valid_losses, default=math.inf):
-        save_model(run.folder, averaged, run.tokenizer)
-    row = {"step": progress.step, "valid_loss": valid}
+    return averaged
+
+
+def _validate(run: Run, validation: Corpus) -> None:
+    "La perdita di validazione, e le altre misure, nel diario; il modello, se è il migliore, su disco."
+    progress, config = run.progress, run.config
+    with _steps_kept(run):
+        averaged = _averaged(run)
+        loss = validation_loss(averaged, validation, min(config.max_tokens, 4096), config.precision)
+    row = {"step": progress.step, "valid_loss": _finite(loss, run)}
+    best = row["valid_loss"] < min(progress.valid_losses, default=math.inf)
     progress.log.append(row)
-    if rank == 0:
-        try:
-            others = without_dropout(run.measure)(averaged)
-        except BaseException:  # una misura che fallisce non fa perdere i passi
-            _save_progress(run)
-            raise
+    if rank_and_size()[0] > 0:
+        return
+    with _steps_kept(run):
+        if best:
+            save_model(run.folder, averaged, run.tokenizer)
+        others = without_dropout(run.measure)(averaged)
         # nel diario, che è JSON, niente tensori
         progress.log[-1] = {name: float(value) for name, value in others.items()} | row
-    if rank == 0 and config.tensorboard:
-        _to_tensorboard(run.folder, progress.log)
+        if config.tensorboard:
+            _to_tensorboard(run.folder, progress.log)
 
 # %% ../book/15_addestramento.ipynb #27655ef3
 @contextmanager
@@ -442,13 +458,14 @@ def reserved(folder: Path) -> Iterator[None]:
     finally:
         lock.release()
 
-# %% ../book/15_addestramento.ipynb #547ffd49
+# %% ../book/15_addestramento.ipynb #064653d5
 def _together(run: Run, mine: bool) -> bool:
     "Se qualcuno dei processi ha una ragione per fermarsi."
     if rank_and_size()[1] == 1:
         return mine
-    wish = torch.tensor(int(mine), device=run.device)
-    return run.progress.step % LOG_EVERY == 0 and bool(sum_over_processes(wish))
+    if run.progress.step % LOG_EVERY:  # chiederlo a ogni passo farebbe aspettare la scheda
+        return False
+    return bool(sum_over_processes(torch.tensor(int(mine), device=run.device)))
 
 # %% ../book/15_addestramento.ipynb #c8389043
 def _objective(run: Run) -> nn.Module:

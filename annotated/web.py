@@ -212,10 +212,10 @@ class LiveModel(PageFigure):
     def __repr__(self) -> str:
         return "traduttore nel browser"
 
-# %% ../book/88_nel_browser.ipynb #0bfbdef1
+# %% ../book/88_nel_browser.ipynb #79d2eb76
 def _languages(name: str) -> list[str]:
     "Le sigle delle due lingue, se le dice il nome del modello (`small-en-it`); se no, nessuna."
-    name = "mini-en-it" if name == "mini" else Path(name).name
+    name = "mini-en-it" if name == "mini" else Path(name).resolve().name
     return name.split("-")[-2:] if re.search(r"-[a-z]{2}-[a-z]{2}$", name) else []
 
 
@@ -224,13 +224,26 @@ def _live_data(name: str, sentences: Sequence[str], url: str | None) -> dict[str
     model, tokenizer = load_pretrained(name)
     model = in_bytes(model)
     return {
-        "name": Path(name).name,
+        "name": Path(name).resolve().name,
         "url": url or f"_static/vivo/{name}",
         "bytes": sum(4 * len(x) + (x.dim() == 2) * x.numel() for x in model.state_dict().values()),
         "languages": _languages(name),
         "words": _known_words(tokenizer),
         "sentences": [ready_answer(model, tokenizer, one) for one in sentences],
     }
+
+
+def _opening(kind: str, layer: int | None, head: int, focus: int | str) -> dict[str, Any]:
+    "Che cosa mostra il visore all'apertura, con tutto contato da 0."
+    kinds = ("encoder", "decoder", "cross")
+    if kind not in kinds or min(head, 1 if layer is None else layer) < 1:
+        told = f"{kind}, strato {layer}, testa {head}: il visore non si apre lì"
+        raise AnnotatedError(f"{told}. Scegli encoder, decoder o cross, e conta da 1.")
+    return {
+        "k": kinds.index(kind), "l": layer and layer - 1, "heads": [head - 1],
+        "focus": focus if isinstance(focus, str) else focus - 1,
+        "average": False, "view": "lines", "words": False,
+    }  # fmt: skip
 
 
 def live_model(
@@ -248,14 +261,13 @@ def live_model(
 
     Con più modelli si sceglie nella pagina. Le frasi pronte le calcola il modello con i
     pesi di un byte, lo stesso che la pagina carica per le altre. Solleva
-    `AnnotatedError` se un modello non si legge o una frase è vuota o troppo lunga.
+    `AnnotatedError` se un modello non si legge, una frase è vuota o troppo lunga, o
+    l'apertura non esiste.
     """
     names = [name] if isinstance(name, str) else list(name)
-    start = {
-        "k": ("encoder", "decoder", "cross").index(kind), "l": layer and layer - 1, "heads": [head - 1],
-        "focus": focus if isinstance(focus, str) else focus - 1,
-        "average": False, "view": "lines", "words": False,
-    }  # fmt: skip
+    if isinstance(sentences, str):
+        raise AnnotatedError("serve una lista di frasi, non una frase sola. Scrivi [frase].")
+    start = _opening(kind, layer, head, focus)
     models = [_live_data(one, sentences or SENTENCES, url) for one in names]
     data = {"anchor": anchor, "colors": HEAD_COLORS, "swap": SWAP, "start": start}
     # chi costruisce il libro legge da qui quali pesi scrivere

@@ -1,5 +1,6 @@
 """Chi usa i comandi male, o apposta contro: dispositivi, modelli guasti, testi che non lo sono, nomi impossibili."""
 
+import bz2
 import errno
 import gzip
 import json
@@ -16,13 +17,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import safetensors.torch
 import sentencepiece as spm
 import torch
 from safetensors import safe_open
 
-from annotated import AnnotatedError, Config, Transformer, evaluate, load_pretrained
+from annotated import AnnotatedError, Config, Transformer, evaluate, load_pretrained, translate
 from annotated.checkpoint import load_state, save_state
 from annotated.cli import main
 from annotated.common import BOS, EOS, PAD, UNK, atomic_write, one_line
@@ -527,6 +529,43 @@ def test_the_wrong_compression(copy: Path, tmp_path: Path, capsys: Capture) -> N
     (tmp_path / "frasi.txt").write_bytes(gzip.compress(TEXT[0].encode()))
     code = main(["translate", "--model", str(copy), "--input", str(tmp_path / "frasi.txt")])
     assert_refused(code, capsys.readouterr().err, "frasi.txt: è compresso con gzip. Scompattalo, o chiamalo .gz.")
+
+
+@pytest.mark.parametrize(("packed", "kind"), [(bz2.compress, "bzip2"), (lzma.compress, "xz")])
+def test_a_compression_by_its_first_bytes(
+    copy: Path, tmp_path: Path, capsys: Capture, packed: Callable[[bytes], bytes], kind: str
+) -> None:
+    (tmp_path / "frasi.txt").write_bytes(packed(TEXT[0].encode()))
+    code = main(["translate", "--model", str(copy), "--input", str(tmp_path / "frasi.txt")])
+    assert_refused(code, capsys.readouterr().err, f"frasi.txt: è compresso con {kind}. Scompattalo")
+
+
+def test_what_is_not_text(copy: Path) -> None:
+    model, tokenizer = load_pretrained(str(copy))
+    with pytest.raises(AnnotatedError, match="testo, riga 2: non è testo"):
+        translate(model, tokenizer, [TEXT[0], float("nan")])  # type: ignore[list-item]
+    for wrong in (
+        lambda: tokenizer.encode([None]),  # type: ignore[list-item]
+        lambda: evaluate([None], ["a"]),  # type: ignore[list-item]
+        lambda: Tokenizer.train(["a b", None], 20),  # type: ignore[list-item]
+    ):
+        with pytest.raises(AnnotatedError, match="non è testo"):
+            wrong()
+
+
+def test_pieces_as_numpy_numbers(copy: Path) -> None:
+    _, tokenizer = load_pretrained(str(copy))
+    ids = np.array(tokenizer.encode(TEXT[:1])[0])
+    assert tokenizer.decode(ids[None]) == tokenizer.decode([ids.tolist()]) == TEXT[:1]  # type: ignore[arg-type]
+    for row in (ids, [*ids], torch.tensor(3)):
+        with pytest.raises(AnnotatedError, match="una frase sola"):
+            tokenizer.decode(row)  # type: ignore[arg-type]
+
+
+def test_a_bad_line_under_the_bar(copy: Path, tmp_path: Path, capsys: Capture) -> None:
+    data = write_data(tmp_path / "dati", [*PAIRS, "prova\tThe dog."])
+    code = main(["train", "--data", str(data), "--init", str(copy), "--out", str(tmp_path / "nuovo")])
+    assert_refused(code, capsys.readouterr().err, f"train.tsv, riga {len(PAIRS) + 1}: 2 colonne invece di 3")
 
 
 def test_gzip_as_xz(copy: Path, tmp_path: Path, capsys: Capture) -> None:

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -133,14 +134,18 @@ def test_each_process_reads_its_share(setting: Setting, monkeypatch: pytest.Monk
         assert sorted(torch.cat(read).tolist()) == sorted(whole.tolist())
 
 
-def test_a_measure_that_fails_loses_no_steps(setting: Setting, tmp_path: Path) -> None:
-    def failing(_: Transformer) -> dict[str, float]:
-        raise MemoryError
+def exhausted(_: Transformer) -> dict[str, float]:
+    raise MemoryError
 
+
+@pytest.mark.parametrize("measure", [exhausted, lambda _: None, lambda _: {"bleu": "n/d"}])
+def test_a_measure_that_fails_loses_no_steps(
+    setting: Setting, tmp_path: Path, measure: Callable[[Transformer], dict[str, float]]
+) -> None:
     tokenizer, training, validation = setting
     model = Transformer(Config(tokenizer.vocab_size, **SHAPE))
-    with pytest.raises(MemoryError):
-        train(model, tokenizer, training, validation, SHORT, tmp_path, progress=False, measure=failing)
+    with pytest.raises((MemoryError, AttributeError, ValueError)):
+        train(model, tokenizer, training, validation, SHORT, tmp_path, progress=False, measure=measure)
     assert [row["step"] for row in read_log(tmp_path) if "valid_loss" in row] == [5]
     train(model, tokenizer, training, validation, replace(SHORT, max_steps=10), tmp_path, True, progress=False)
     assert [row["step"] for row in read_log(tmp_path) if "valid_loss" in row] == [5, 10]
@@ -329,6 +334,8 @@ def test_damaged_cache_is_rebuilt(setting: Setting, tmp_path: Path, name: str) -
     path, rng = tmp_path / "train.tsv", random.Random(0)
     path.write_text("".join(f"prova\t{e.en}\t{e.it}\n" for e in generate(100)), "utf-8")
     expected = load_corpus([path], tokenizer, 64, tmp_path / "cache")
+    assert isinstance(expected.tokens, np.memmap)  # già la prima volta fuori dalla memoria
+    expected = Corpus(*(np.array(x) for x in (expected.tokens, expected.offsets)))
     [stored] = (tmp_path / "cache").glob(f"*/{name}")
     whole = stored.read_bytes()
     for _ in range(40):
@@ -352,6 +359,28 @@ def test_save_model_is_atomic(setting: Setting, tmp_path: Path, monkeypatch: pyt
     model.embedding.weight.data.zero_()
     with pytest.raises(AnnotatedError, match="spazio su disco esaurito"):
         save_tensors(tmp_path / "model.safetensors", model.state_dict(), {})
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize("writes", range(3))
+def test_a_model_is_replaced_whole_or_not_at_all(
+    setting: Setting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writes: int
+) -> None:
+    "Di un'altra forma: pesi nuovi accanto a un config.json vecchio, o il contrario, non si leggerebbero."
+    tokenizer, _, _ = setting
+    save_model(tmp_path, Transformer(Config(tokenizer.vocab_size, **SHAPE)), tokenizer)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    done: list[int] = []
+
+    def full(descriptor: int) -> None:
+        done.append(descriptor)
+        if len(done) > writes:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    other = Transformer(Config(tokenizer.vocab_size, **SHAPE | {"d_ff": 32}))
+    with pytest.raises(AnnotatedError, match="spazio su disco esaurito"):
+        save_model(tmp_path, other, tokenizer)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 

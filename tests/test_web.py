@@ -575,6 +575,14 @@ def test_served_asks_only_its_own_server(browser: Browser, folders: dict[str, Pa
     assert asked == ["index.html", "modello.js", "pesi-0.js"]
 
 
+def test_where_a_box_cannot_open() -> None:
+    for wrong in ({"kind": "self"}, {"head": 0}, {"layer": 0}):
+        with pytest.raises(AnnotatedError, match="conta da 1"):
+            live_model("mini", SENTENCES[:1], **wrong)  # type: ignore[arg-type]
+    with pytest.raises(AnnotatedError, match="una lista di frasi"):
+        live_model("mini", SENTENCES[0])
+
+
 def test_two_boxes_in_a_page(visit: Visit, tmp_path: Path) -> None:
     one, two = (live_model("mini", [text], anchor=anchor).html for anchor, text in zip("ab", SENTENCES, strict=False))
     (tmp_path / "due.html").write_text(

@@ -191,11 +191,13 @@ def main() -> None:
         ):
             with atomic_write(Path(folder, name)) as file:
                 file.write(text.encode())
-        for old in out.glob("*"):
-            old.unlink()
         out.mkdir(parents=True, exist_ok=True)
-        for path in Path(folder).iterdir():
-            os.replace(path, out / path.name)
+        names = [path.name for path in Path(folder).iterdir()]
+        for name in names:
+            os.replace(Path(folder, name), out / name)
+        for old in out.glob("*"):  # dopo: chi interrompe trova i file di prima, o quelli nuovi
+            if old.name not in names:
+                old.unlink()
     print(card(args.name, metrics, model))
 
 

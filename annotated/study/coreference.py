@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Probe', 'agreement', 'group_means', 'bootstrap', 'share', 'piece_mask', 'Reading', 'read_probe', 'noun_masses', 'gap', 'Search', 'search', 'halves', 'choose_and_report', 'PROBES', 'table', 'read_probes', 'microlingua_probes']
 
-# %% ../../book/21_it_animal.ipynb #a7c0cafa
+# %% ../../book/21_it_animal.ipynb #789807a4
 import re
 from collections.abc import Hashable, Sequence
 from itertools import compress
@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ..common import BOS, EOS, PAD, AnnotatedError
+from ..common import BOS, EOS, AnnotatedError
 from ..data import pad
 from ..decoding import piece_scores
 from .microlingua import Noun

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Head', 'all_heads', 'mass', 'positional_targets', 'sentence_weights', 'word_weights', 'hits', 'Estimate', 'bootstrap', 'spearman', 'attention_of', 'without_heads', 'sentence_losses', 'ablation', 'bleu_statistics', 'bleu_of', 'bleu_difference', 'DETERMINERS', 'ADJECTIVES', 'NOUNS', 'VERBS', 'PREPOSITIONS', 'AUXILIARIES', 'ADVERBS', 'OPENINGS', 'RELATIONS', 'Parsed', 'parsed_sentences']
 
-# %% ../../book/22_teste.ipynb #2331fa88
+# %% ../../book/22_teste.ipynb #53dfe6a7
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -17,9 +17,8 @@ import torch.nn.functional as F
 from sacrebleu.metrics.bleu import BLEU
 from torch import Tensor
 
-from ..common import EOS, PAD
+from ..common import PAD
 from ..data import Batch, Corpus, make_batches
-from ..decoding import translate
 from ..multihead import MultiHeadAttention
 from ..transformer import Transformer, attention_weights, without_dropout
 
