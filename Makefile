@@ -15,12 +15,15 @@ libro: .venv/pronto
 	$(BIN)/jupyter-book build -W -n --keep-going book
 	@rm $(INTERROTTO)
 
+# in ordine, tranne uno degli ultimi: è lungo, e un core aspetterebbe l'altro
+QUADERNI = book/96_galleria.ipynb $(filter-out book/96_galleria.ipynb,$(wildcard book/*.ipynb))
+
 # nbval esegue i quaderni, e le uscite restano per il libro (conftest.py); poi due file di cose per due core:
 # il libro e le prove che ne leggono le pagine, i tipi e le altre prove
 test: .venv/pronto
 	$(BIN)/ruff check
 	$(BIN)/python tools/quaderni.py verifica
-	$(BIN)/pytest -q -n 2 --no-loadscope-reorder book
+	$(BIN)/pytest -q -n 2 --no-loadscope-reorder $(QUADERNI)
 	$(MAKE) -j 2 prove-pagine prove-altre
 
 # quelle che aprono il browser, o leggono il libro; e una lunga, ché le due file finiscano insieme
