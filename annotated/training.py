@@ -304,14 +304,15 @@ def _to_tensorboard(folder: Path, log: list[dict[str, Any]]) -> None:
             for name in row.keys() - {"step"}:
                 writer.add_scalar(name, row[name], row["step"])
 
-# %% ../book/15_addestramento.ipynb #469d8c90
+# %% ../book/15_addestramento.ipynb #48c94004
 @contextmanager
 def _steps_kept(run: Run) -> Iterator[None]:
     "Se ciò che sta nel blocco `with` fallisce, i passi fatti non si perdono."
     try:
         yield
     except BaseException:
-        _save_progress(run)
+        if all(p.isfinite().all() for p in run.model.parameters()):  # se no, meglio lo stato di prima
+            _save_progress(run)
         raise
 
 

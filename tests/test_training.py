@@ -151,6 +151,25 @@ def test_a_measure_that_fails_loses_no_steps(
     assert [row["step"] for row in read_log(tmp_path) if "valid_loss" in row] == [5, 10]
 
 
+@pytest.mark.parametrize(("spoiled", "step"), [(False, 5), (True, 0)])
+def test_a_validation_that_fails_saves_good_weights_only(
+    setting: Setting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoiled: bool, step: int
+) -> None:
+    tokenizer, training, validation = setting
+    model = Transformer(Config(tokenizer.vocab_size, **SHAPE))
+
+    def failing(*_: object) -> float:
+        if spoiled:
+            model.embedding.weight.data[5, 0] = math.nan
+        raise MemoryError
+
+    monkeypatch.setattr("annotated.training.validation_loss", failing)
+    with pytest.raises(MemoryError):
+        train(model, tokenizer, training, validation, SHORT, tmp_path, progress=False)
+    again = Transformer(Config(tokenizer.vocab_size, **SHAPE))
+    assert load_state(tmp_path / "state.safetensors", again, make_optimizer(again), tokenizer)["step"] == step
+
+
 def test_pairs_that_do_not_fit_are_refused_at_once(setting: Setting, tmp_path: Path) -> None:
     tokenizer, training, validation = setting
     small = Transformer(Config(tokenizer.vocab_size, **SHAPE | {"max_len": 8}))
