@@ -191,6 +191,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                     'annotated.decoding.beam_search': ('decodifica.html#beam_search', 'annotated/decoding.py'),
                                     'annotated.decoding.best_continuations': ( 'decodifica.html#best_continuations',
                                                                                'annotated/decoding.py'),
+                                    'annotated.decoding.check_vocabulary': ('decodifica.html#check_vocabulary', 'annotated/decoding.py'),
                                     'annotated.decoding.encode_sources': ('decodifica.html#encode_sources', 'annotated/decoding.py'),
                                     'annotated.decoding.length_penalty': ('decodifica.html#length_penalty', 'annotated/decoding.py'),
                                     'annotated.decoding.n_best': ('decodifica.html#n_best', 'annotated/decoding.py'),

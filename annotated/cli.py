@@ -483,7 +483,7 @@ def _measure_unseen(folder: Path, device: torch.device) -> None:
     scores = evaluate(hypotheses, [pair.target for pair in unseen])
     _say(f"coppie di nomi mai viste insieme: {number(scores.exact, '.1%')} di frasi tradotte esattamente")
 
-# %% ../book/90_riga_di_comando.ipynb #a9501f6c
+# %% ../book/90_riga_di_comando.ipynb #3862ae6d
 _SCALES = ", ".join(f"{scale} per {name}" for name, scale in BRANCH_SCALE.items())
 _BRANCHES = f"grandezza iniziale delle matrici che chiudono i rami (in Post-LN {_SCALES}; altrimenti 1)"
 
@@ -530,7 +530,8 @@ def _add_train(commands: Any) -> None:
     add("--out", type=_folder, metavar="CARTELLA", help=where)
     short = RECIPES["init"].training
     fewer = f"{short.max_steps} passi, una validazione ogni {short.valid_every}, warmup {short.warmup}"
-    start = f"parte da pesi e vocabolario di un modello (predefiniti: {fewer}, factor {short.factor})"
+    usual = f"{fewer}, factor {short.factor}, smoothing {short.smoothing}, average {short.average}"
+    start = f"parte da pesi e vocabolario di un modello (predefiniti: {usual})"
     add("--init", type=_model_name, metavar="MODELLO", help=start)
     wide = "raddoppia vettori, teste, feed-forward e blocchi del modello di --init"
     add("--grow", action="store_true", default=None, help=wide)
@@ -865,7 +866,7 @@ def _add_attention(commands: Any) -> None:
     p.set_defaults(run=_attention)
     _add_device(p)
 
-# %% ../book/90_riga_di_comando.ipynb #7b348d52
+# %% ../book/90_riga_di_comando.ipynb #1a7aab60
 def _export(args: argparse.Namespace) -> None:
     if args.sentence and args.to != "web":
         raise AnnotatedError("--sentence: è di una pagina web. Aggiungi --to web.")
@@ -889,6 +890,7 @@ def _download(args: argparse.Namespace) -> None:
 
 
 _ENOUGH = (  # fino a tante coppie: forma, pezzi, e i passi se i predefiniti sono troppi
+    (1000, "tiny", 200, " --max-steps 8000 --warmup 2000"),
     (10_000, "tiny", 1000, " --max-steps 8000 --warmup 2000"),
     (100_000, "tiny", 4000, " --max-steps 8000 --warmup 2000"),
     (1_000_000, "small", 8000, " --max-steps 10000 --warmup 2000"),

@@ -44,7 +44,7 @@ def pad(
     tensors = [torch.tensor(np.asarray(s, dtype=np.int64)) for s in sequences]
     return torch.nn.utils.rnn.pad_sequence(tensors, batch_first=True, padding_value=PAD)
 
-# %% ../book/12_dati.ipynb #06fb8a90
+# %% ../book/12_dati.ipynb #b1467e7b
 class Corpus:
     """Coppie già divise in pezzi, in due soli vettori: tutti i pezzi in fila e dove comincia ogni frase.
 
@@ -70,9 +70,11 @@ class Corpus:
         return self.tokens[start:middle], self.tokens[middle:end]
 
     def batch(self, indices: np.ndarray) -> Batch:
-        "Il lotto delle coppie `indices`; `IndexError` se una non c'è."
+        "Il lotto delle coppie `indices`; `IndexError` se non ce n'è nessuna, o se una non c'è."
         indices = np.asarray(indices)
-        if indices.min(initial=0) < 0:  # in NumPy −1 sarebbe l'ultima
+        if indices.dtype == bool or not indices.size:
+            raise IndexError("servono gli indici di almeno una coppia, non una maschera")
+        if indices.min() < 0:  # in NumPy −1 sarebbe l'ultima
             raise IndexError(int(indices.min()))
         src, tgt_out = self._rows(2 * indices), self._rows(2 * indices + 1)
         tgt_in = tgt_out.roll(1, dims=1)  # una posizione a destra: in testa BOS…
@@ -94,14 +96,14 @@ class Pair(NamedTuple):
     source: str
     target: str
 
-# %% ../book/12_dati.ipynb #b56fbd5c
+# %% ../book/12_dati.ipynb #afec52f4
 def encode_pairs(
     pairs: Iterable[Pair],
     tokenizer: Tokenizer,
     max_len: int,  # le coppie con una frase più lunga, fine compresa, sono scartate e contate
     progress: bool = False,
 ) -> Corpus:
-    "Divide le coppie in pezzi, diecimila alla volta."
+    "Divide le coppie in pezzi, diecimila alla volta; `AnnotatedError` se una non è di due testi."
     dtype = np.min_scalar_type(tokenizer.vocab_size)  # due byte a pezzo, finché V < 65.536
     tokens: list[np.ndarray] = [np.empty(0, dtype)]
     lengths: list[int] = [0]
@@ -109,6 +111,8 @@ def encode_pairs(
     pairs = iter(pairs)
     with tqdm(desc="divisione in pezzi", unit=" coppie", disable=not progress) as bar:
         while chunk := list(islice(pairs, 10_000)):
+            if any(isinstance(pair, str) or len(pair) != 2 for pair in chunk):
+                raise AnnotatedError("servono coppie di testi: una frase e la sua traduzione.")
             encoded = tokenizer.encode([sentence for pair in chunk for sentence in pair])
             bar.update(len(chunk))
             kept = []
@@ -291,7 +295,7 @@ def _cached(folder: Path, vocab_size: int) -> Corpus | None:
     except Exception:  # un file rovinato può far sollevare di tutto
         return None
 
-# %% ../book/12_dati.ipynb #8f6c6fa3
+# %% ../book/12_dati.ipynb #29ba9f56
 def digest(
     files: Iterable[Path],
     *settings: Any,  # ciò che se ne fa: numeri, testi, liste
@@ -317,7 +321,8 @@ def load_corpus(
 ) -> Corpus:
     """Come `encode_pairs` sui `files`, ma il risultato sta sul disco, e la seconda volta si rilegge da lì.
 
-    La cache vale per gli stessi dati e gli stessi argomenti: se cambiano, o se i file sono guasti, si rifà.
+    La cache vale per gli stessi dati e gli stessi argomenti: se cambiano, o se i file sono tronchi,
+    si rifà.
     """
     folder = cache / digest(files, FORMAT, tokenizer.fingerprint, max_len, sorted((repeat or {}).items()))
     if corpus := _cached(folder, tokenizer.vocab_size):

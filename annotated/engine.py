@@ -106,12 +106,14 @@ def sum_over_processes(x: Tensor) -> Tensor:
         dist.all_reduce(x)
     return x
 
-# %% ../book/14_passo.ipynb #851cbf1b
+# %% ../book/14_passo.ipynb #7efb17aa
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def autocast(device: torch.device, precision: str) -> contextlib.AbstractContextManager[None]:
     "Il contesto dei prodotti di matrici in `precision`, una di `DTYPES`; con «fp32» non cambia nulla."
+    if precision not in DTYPES:
+        raise AnnotatedError(f"precision = «{precision}»: scegli fra {', '.join(DTYPES)}.")
     return contextlib.nullcontext() if precision == "fp32" else torch.autocast(device.type, DTYPES[precision])
 
 # %% ../book/14_passo.ipynb #f40f0cb5

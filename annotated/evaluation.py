@@ -5,7 +5,8 @@
 # %% auto #0
 __all__ = ['TOKENIZATIONS', 'Scores', 'evaluate']
 
-# %% ../book/17_valutazione.ipynb #c11a5e9c
+# %% ../book/17_valutazione.ipynb #ae8a1496
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from sacrebleu.metrics.bleu import BLEU
@@ -31,13 +32,13 @@ class Scores:
             f"frasi identiche al riferimento: {number(self.exact, '.1%')}"
         )
 
-# %% ../book/17_valutazione.ipynb #04b87c6e
+# %% ../book/17_valutazione.ipynb #4a6d8cc9
 TOKENIZATIONS = ("13a", "intl", "zh", "char")  # di sacreBLEU, quelle che non chiedono altri pacchetti
 
 
 def evaluate(
-    translations: list[str],
-    references: list[str],  # una per traduzione
+    translations: Iterable[str],
+    references: Iterable[str],  # una per traduzione
     tokenize: str = "13a",  # una di `TOKENIZATIONS`: come BLEU divide le parole
 ) -> Scores:
     """BLEU (Papineni 2002) e chrF (Popović 2015) calcolati da sacreBLEU (Post 2018).
@@ -49,6 +50,9 @@ def evaluate(
         raise AnnotatedError(f"tokenize = «{tokenize}»: scegli fra {', '.join(TOKENIZATIONS)}.")
     if isinstance(translations, str) or isinstance(references, str):
         raise AnnotatedError("serve una lista di frasi, non una frase sola: mettila fra parentesi quadre.")
+    translations, references = list(translations), list(references)
+    if any(isinstance(one, list | tuple) for one in references):
+        raise AnnotatedError("serve un riferimento per traduzione: una lista di frasi, non di liste.")
     if not all(isinstance(text, str) for text in (*translations, *references)):
         raise AnnotatedError("fra le frasi c'è qualcosa che non è testo. Correggilo o toglilo.")
     if not references:

@@ -9,7 +9,7 @@ __all__ = ['sinusoids', 'PositionalEncoding']
 import torch
 from torch import Tensor, nn
 
-# %% ../book/04_posizioni.ipynb #436a1542
+# %% ../book/04_posizioni.ipynb #df594cad
 def sinusoids(
     n: int,  # numero di posizioni
     d_model: int,  # dimensione, pari
@@ -17,7 +17,10 @@ def sinusoids(
     """Codifica sinusoidale intrecciata (Vaswani 2017, §3.5).
 
     PE[pos, 2i] = sin(pos / 10000^(2i/d_model)); PE[pos, 2i+1] = cos dello stesso.
+    Solleva `ValueError` se `d_model` è dispari.
     """
+    if d_model % 2:
+        raise ValueError(f"d_model = {d_model}: serve un numero pari.")
     positions = torch.arange(n, dtype=torch.float64)[:, None]  # (n, 1)
     even = torch.arange(0, d_model, 2, dtype=torch.float64)  # (d_model / 2,)
     words_per_radian = 10000 ** (even / d_model)

@@ -129,7 +129,7 @@ def averaged_model(
         _checkpoint(folder, old).unlink()
     return averaged
 
-# %% ../book/15_addestramento.ipynb #a80ee7c5
+# %% ../book/15_addestramento.ipynb #34855ef0
 @dataclass(frozen=True)
 class TrainingConfig:
     """Come si addestra; i valori predefiniti sono quelli di Base, tranne `max_tokens` (25.000 nell'articolo).
@@ -167,6 +167,9 @@ class TrainingConfig:
             raise AnnotatedError(f"minutes = {self.minutes}: serve un numero positivo.")
         if self.precision not in DTYPES:
             raise AnnotatedError(f"precision = «{self.precision}»: scegli fra {', '.join(DTYPES)}.")
+        for name in ("compiled", "tensorboard"):
+            if type(getattr(self, name)) is not bool:
+                raise AnnotatedError(f"{name} = {getattr(self, name)!r}: serve True o False.")
         if type(self.seed) is not int or not is_count(self.seed + 1):
             raise AnnotatedError(f"seed = {self.seed!r}: serve un intero da 0 a 2⁶³ − 2.")
         if not 0 <= self.factor < math.inf:

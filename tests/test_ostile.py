@@ -28,9 +28,16 @@ from annotated import AnnotatedError, Config, Transformer, evaluate, load_pretra
 from annotated.checkpoint import load_state, save_state
 from annotated.cli import main
 from annotated.common import BOS, EOS, PAD, UNK, atomic_write, one_line
-from annotated.data import LINE_LIMIT, read_lines, read_pairs
+from annotated.data import LINE_LIMIT, Pair, encode_pairs, read_lines, read_pairs
+from annotated.decoding import piece_scores
+from annotated.engine import autocast
+from annotated.positional import sinusoids
+from annotated.study.coreference import microlingua_probes, noun_masses
+from annotated.study.flow import linear_probe
+from annotated.study.microlingua import generate
 from annotated.study.viewer import attention_view, read_attention
 from annotated.tokenizer import Tokenizer
+from annotated.training import TrainingConfig
 from conftest import PAIRS, TEXT, assert_refused, write_data
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -553,6 +560,39 @@ def test_what_is_not_text(copy: Path) -> None:
             wrong()
 
 
+def test_the_vocabulary_of_another_model(copy: Path) -> None:
+    (model, _), (_, other) = load_pretrained(str(copy)), load_pretrained("mini")
+    for wrong in (
+        lambda: translate(model, other, TEXT[:1]),
+        lambda: piece_scores(model, other, TEXT[:1], TEXT[:1]),
+        lambda: read_attention(model, other, TEXT[0]),
+    ):
+        with pytest.raises(AnnotatedError, match="il modello ha 400 pezzi, il vocabolario 700"):
+            wrong()
+
+
+def test_values_that_would_mean_something_else(copy: Path) -> None:
+    "Prima davano un numero, o un errore in inglese."
+    model, tokenizer = load_pretrained(str(copy))
+    corpus = encode_pairs([Pair(TEXT[0], TEXT[1])] * 3, tokenizer, 64)
+    probes = microlingua_probes(generate(2, held_out=True))
+    cases: list[tuple[type[Exception], str, Callable[[], object]]] = [
+        (AnnotatedError, "coppie di testi", lambda: encode_pairs([("prova", *PAIRS[:2])], tokenizer, 64)),  # type: ignore[list-item]
+        (AnnotatedError, "coppie di testi", lambda: encode_pairs(TEXT[:2], tokenizer, 64)),  # type: ignore[arg-type]
+        (IndexError, "non una maschera", lambda: corpus.batch(np.array([False, False, True]))),
+        (IndexError, "almeno una coppia", lambda: corpus.batch(np.array([], dtype=int))),
+        (ValueError, "serve un numero pari", lambda: sinusoids(4, 5)),
+        (AnnotatedError, "compiled = 'no'", lambda: TrainingConfig(compiled="no")),  # type: ignore[arg-type]
+        (AnnotatedError, "scegli fra fp32", lambda: autocast(torch.device("cpu"), "bfloat16")),
+        (AnnotatedError, "«indizzio»", lambda: noun_masses(model, tokenizer, probes, "indizzio")),
+        (AnnotatedError, "la frase è finita", lambda: noun_masses(model, tokenizer, probes, 30)),
+        (AnnotatedError, "una cornice sola", lambda: linear_probe(torch.randn(4, 3), torch.ones(4), [0] * 4)),
+    ]
+    for kind, told, wrong in cases:
+        with pytest.raises(kind, match=told):
+            wrong()
+
+
 def test_pieces_as_numpy_numbers(copy: Path) -> None:
     _, tokenizer = load_pretrained(str(copy))
     ids = np.array(tokenizer.encode(TEXT[:1])[0])
@@ -585,6 +625,9 @@ def test_nothing_to_evaluate() -> None:
         evaluate("ciao", "ciao")  # type: ignore[arg-type]
     with pytest.raises(AnnotatedError, match="1 traduzioni e 2 riferimenti"):
         evaluate(["a"], ["a", "b"])
+    with pytest.raises(AnnotatedError, match="una lista di frasi, non di liste"):
+        evaluate(["a b"], [["a b"]])  # type: ignore[list-item]
+    assert evaluate(iter(["a b c d"]), np.array(["a b c d"])).exact == 1
 
 
 def test_a_notebook_that_trains_in_a_folder_with_spaces() -> None:

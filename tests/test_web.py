@@ -104,18 +104,18 @@ def test_same_beam_search(web: Web, extra: int) -> None:
 
 def follow(web: Web, source: list[int], target: list[int]) -> tuple[torch.Tensor, list[list[torch.Tensor]]]:
     "I logit (T, V) e i pesi della pagina, disposti come quelli di `attention_weights`, mentre scrive `target`."
-    result = web.page.evaluate(
+    text = web.page.evaluate(
         """([source, target]) => {
             const encoded = model.encode(source), steps = [...model.write(source, { forced: target, encoded })];
             const weights = (blocks) => blocks.map((one) => one.weights);
             const plain = (x) => (typeof x === "number" ? x : Array.from(x, plain));
-            return { logits: plain(steps.map(s => s.logits)), encoder: plain(weights(encoded.attention)),
+            return JSON.stringify({ logits: plain(steps.map(s => s.logits)), encoder: plain(weights(encoded.attention)),
                      decoder: plain(steps.map(s => weights(s.decoder))),
-                     cross: plain(steps.map(s => weights(s.cross))) };
+                     cross: plain(steps.map(s => weights(s.cross))) });
         }""",
         [source, target],
-    )
-    T = len(target)
+    )  # un testo solo: Playwright traduce un numero alla volta, e sono centinaia di migliaia
+    result, T = json.loads(text), len(target)
     decoder = [[[row + [0] * (T - len(row)) for row in layer] for layer in step] for step in result["decoder"]]
     by_layer = [torch.tensor(x).permute(1, 2, 0, 3) for x in (decoder, result["cross"])]  # (T, N, h, S) → (N, h, T, S)
     return torch.tensor(result["logits"]), [list(torch.tensor(result["encoder"])), *map(list, by_layer)]

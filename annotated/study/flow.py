@@ -6,7 +6,7 @@
 __all__ = ['INPUT', 'Flow', 'flow', 'flows', 'rollout', 'through', 'integrated_gradients', 'occlusion', 'deletion',
            'linear_probe']
 
-# %% ../../book/82_valori_e_flusso.ipynb #8c3207c7
+# %% ../../book/82_valori_e_flusso.ipynb #7bae12e8
 from collections.abc import Hashable, Sequence
 from contextlib import ExitStack
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ..common import PAD
+from ..common import PAD, AnnotatedError
 from ..multihead import MultiHeadAttention, split_heads
 from .heads import Head, attention_of
 from .patching import Stream, Twins, activations, logit_gap, margins, replaced
@@ -103,7 +103,7 @@ def through(
     row = row / row.sum(dim=-1, keepdim=True).clamp(min=1e-9)
     return (row[:, None] @ rollout(layers))[:, 0]
 
-# %% ../../book/82_valori_e_flusso.ipynb #8f334ff5
+# %% ../../book/82_valori_e_flusso.ipynb #9347c907
 INPUT = Stream("encoder", 0)
 
 
@@ -116,8 +116,8 @@ def _input(model: Transformer, twins: Twins) -> tuple[Tensor, Tensor, Tensor]:
 
 def integrated_gradients(
     model: Transformer, twins: Twins, steps: int = 16
-) -> Tensor:  # (n, S): sommati, fanno il margine meno quello a frase cancellata
-    "I gradienti lungo la strada dalla frase cancellata alla frase."
+) -> Tensor:  # (n, S): sommati, fanno circa il margine meno quello a frase cancellata
+    "I gradienti lungo la strada dalla frase cancellata alla frase: più passi, somma più vicina al margine."
     x, mask, blank = _input(model, twins)
     total = torch.zeros_like(x)
     for t in (torch.arange(steps) + 0.5) / steps:
@@ -155,7 +155,7 @@ def deletion(
             rows.append(margins(model, twins))
     return torch.stack(rows)
 
-# %% ../../book/82_valori_e_flusso.ipynb #d37eb054
+# %% ../../book/82_valori_e_flusso.ipynb #4f64642a
 def linear_probe(
     vectors: Tensor,  # (n, d)
     labels: Tensor,  # (n,): vero o falso, o il numero della classe
@@ -165,6 +165,10 @@ def linear_probe(
 ) -> Tensor:  # (splits,)
     "Quota di etichette indovinate su cornici mai viste, per ogni divisione."
     names = {name: i for i, name in enumerate(dict.fromkeys(frames))}
+    if len(names) < 2:
+        raise AnnotatedError(
+            "una cornice sola: ne servono almeno due, per addestrare e per provare."
+        )
     frame, found = torch.tensor([names[f] for f in frames]), []
     x = torch.cat((vectors, torch.ones(len(vectors), 1)), dim=1).double()
     y = nn.functional.one_hot(labels.long()).double() * 2 - 1  # una sonda per classe

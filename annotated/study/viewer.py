@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Kind', 'AttentionMap', 'attention_maps', 'read_attention', 'HEAD_COLORS', 'LEVELS', 'LIMIT', 'ALIGNED', 'word_index', 'open_words', 'merge_words', 'by_words', 'align_pieces', 'quantize', 'dequantize', 'view_data', 'asset', 'style', 'page_element', 'check_page', 'PageFigure', 'View', 'attention_view', 'alignment']
 
-# %% ../../book/20_vedere.ipynb #1a0a534a
+# %% ../../book/20_vedere.ipynb #996b7331
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, get_args
@@ -15,7 +15,7 @@ import torch
 
 from ..common import BOS, EOS, AnnotatedError
 from ..data import pad
-from ..decoding import beam_search, encode_sources
+from ..decoding import beam_search, check_vocabulary, encode_sources
 from ..tokenizer import Tokenizer
 from ..transformer import Transformer, attention_weights
 
@@ -63,7 +63,7 @@ class AttentionMap:
                 f"{self.kind}: ogni riga di pesi dev'essere una distribuzione, non negativa e di somma 1."
             )
 
-# %% ../../book/20_vedere.ipynb #1978ecc7
+# %% ../../book/20_vedere.ipynb #c87b708e
 def attention_maps(
     model: Transformer,
     tokenizer: Tokenizer,
@@ -92,8 +92,10 @@ def read_attention(
 
     Nel decoder e nella cross-attention la riga i è il passo che scrive il pezzo i; le
     chiavi del decoder cominciano con `<s>`. Il dropout è spento. Solleva
-    `AnnotatedError` se una frase è vuota o troppo lunga, o se il modello non scrive nulla.
+    `AnnotatedError` se una frase è vuota o troppo lunga, se il modello non scrive nulla,
+    o se il vocabolario non è il suo.
     """
+    check_vocabulary(model, tokenizer)
     limit, device = model.config.max_len, next(model.parameters()).device
     [src] = encode_sources(tokenizer, [source], limit, "frase")
     if target is None:  # i pezzi che scrive, non quelli in cui si ridividerebbe il testo
