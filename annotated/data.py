@@ -295,7 +295,7 @@ def _cached(folder: Path, vocab_size: int) -> Corpus | None:
     except Exception:  # un file rovinato può far sollevare di tutto
         return None
 
-# %% ../book/12_dati.ipynb #29ba9f56
+# %% ../book/12_dati.ipynb #88f7b00b
 def digest(
     files: Iterable[Path],
     *settings: Any,  # ciò che se ne fa: numeri, testi, liste

@@ -57,7 +57,7 @@ def _take(x: Tensor, indices: Tensor) -> Tensor:
     "Le ipotesi `indices` (A, n) di `x`, (A, m) o (A, m, lunghezza)."
     return x.gather(1, indices) if x.ndim == 2 else x.gather(1, indices[:, :, None].expand(-1, -1, x.size(2)))
 
-# %% ../book/16_decodifica.ipynb #4bc89e5f
+# %% ../book/16_decodifica.ipynb #bc12624d
 class _Finished:
     "Di ogni frase, le K migliori ipotesi già chiuse."
 

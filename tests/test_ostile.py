@@ -584,8 +584,8 @@ def test_values_that_would_mean_something_else(copy: Path) -> None:
         (ValueError, "serve un numero pari", lambda: sinusoids(4, 5)),
         (AnnotatedError, "compiled = 'no'", lambda: TrainingConfig(compiled="no")),  # type: ignore[arg-type]
         (AnnotatedError, "scegli fra fp32", lambda: autocast(torch.device("cpu"), "bfloat16")),
-        (AnnotatedError, "«indizzio»", lambda: noun_masses(model, tokenizer, probes, "indizzio")),
-        (AnnotatedError, "la frase è finita", lambda: noun_masses(model, tokenizer, probes, 30)),
+        (AnnotatedError, "da «indizzio» non si può", lambda: noun_masses(model, tokenizer, probes, "indizzio")),
+        (AnnotatedError, "da «30» non si può guardare", lambda: noun_masses(model, tokenizer, probes, 30)),
         (AnnotatedError, "una cornice sola", lambda: linear_probe(torch.randn(4, 3), torch.ones(4), [0] * 4)),
     ]
     for kind, told, wrong in cases:

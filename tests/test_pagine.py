@@ -114,7 +114,8 @@ def test_page(visit: Visit, name: str) -> None:
     formulas = page.locator(".math:not(script)")
     assert formulas.evaluate_all("all => all.every(f => f.querySelector('math') && !f.querySelector('merror'))")
     images = "[...document.querySelectorAll('article img')]"
-    page.evaluate(f"{images}.forEach(i => i.loading = 'eager')")
+    page.wait_for_load_state()  # poi la pagina chiede da sé anche quelle che non si vedono ancora
+    assert page.evaluate(f"{images}.every(i => i.loading !== 'lazy')")
     assert page.evaluate(f"Promise.all({images}.map(i => i.decode())).then(() => true)")
     assert page.evaluate(f"{images}.every(i => i.alt.trim())"), "una figura non ha testo alternativo"
     assert page.evaluate(FITS)

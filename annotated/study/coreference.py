@@ -132,12 +132,17 @@ def read_probe(tokenizer: Tokenizer, probe: Probe) -> Reading:
         raise AnnotatedError(f"«{probe.it}»: giusta e sbagliata sono la stessa frase. Toglila.")
     return Reading(src, [BOS, *right[:step]], right[step], wrong[step])
 
-# %% ../../book/21_it_animal.ipynb #e1bcdbc6
+# %% ../../book/21_it_animal.ipynb #32ed983a
 def _query(pieces: Sequence[str], probe: Probe, start: int | str) -> int:
-    "La posizione da cui si guarda, nella frase inglese."
-    word = probe.clue if start == "indizio" else "it"
+    "La posizione da cui si guarda, nella frase inglese; `AnnotatedError` se non c'è."
+    word, after = (probe.clue, 0) if start == "indizio" else ("it", start)
     last = int(piece_mask(pieces, [word])[:, 0].nonzero().max())
-    return last + (start if isinstance(start, int) else 0)
+    if isinstance(after, str) or last + after >= len(pieces):
+        told = f"da «{start}» non si può guardare"
+        raise AnnotatedError(
+            f"«{probe.en}»: {told}. Serve «indizio», o quanti pezzi dopo «it»."
+        )
+    return last + after
 
 
 def noun_masses(
@@ -149,14 +154,7 @@ def noun_masses(
     batch: int = 64,
     articles: bool = False,  # conta con ogni nome anche il pezzo che lo precede
 ) -> Tensor:  # (n, N, h, 2)
-    """La massa che ogni testa, da un punto di partenza, dà a ciascuno dei due nomi.
-
-    Solleva `AnnotatedError` se `start` è un'altra parola, o porta oltre la fine di una frase.
-    """
-    if isinstance(start, str) and start not in ("indizio", "decoder", "cross"):
-        raise AnnotatedError(
-            f"start = «{start}»: serve un intero, «indizio», «decoder» o «cross»."
-        )
+    "La massa che ogni testa, da `start`, dà ai due nomi; `AnnotatedError` se in una frase `start` non c'è."
     kind = str(start) if start in ("decoder", "cross") else "encoder"
     masses, device = [], next(model.parameters()).device
     for begin in range(0, len(probes), batch):
@@ -171,10 +169,6 @@ def noun_masses(
             queries.append(
                 len(read.tgt) - 1 if ending else _query(pieces, probe, start)
             )
-            if not ending and queries[-1] >= len(read.src):
-                raise AnnotatedError(
-                    f"«{probe.en}»: {start} pezzi dopo «it» la frase è finita."
-                )
         rows, query = torch.arange(len(chunk)), torch.tensor(queries)
         table = nn.utils.rnn.pad_sequence(nouns, batch_first=True).to(
             device

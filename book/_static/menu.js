@@ -10,6 +10,11 @@
   dress();
 })();
 
+// Aperta la pagina, si caricano anche le figure che non si vedono ancora: chi resta senza rete, o stampa, le trova.
+addEventListener("load", () => {
+  document.querySelectorAll('img[loading="lazy"]').forEach((image) => { image.loading = "eager"; });
+});
+
 // Ciò che, a questa larghezza, scorre di lato si raggiunge anche da tastiera. Si misura quando si vede: tutto insieme
 // fermerebbe la pagina.
 (() => {
