@@ -216,6 +216,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                   'annotated.engine._VocabularyLoss.forward': ('passo.html#_vocabularyloss.forward', 'annotated/engine.py'),
                                   'annotated.engine._forget_half_steps': ('passo.html#_forget_half_steps', 'annotated/engine.py'),
                                   'annotated.engine.autocast': ('passo.html#autocast', 'annotated/engine.py'),
+                                  'annotated.engine.check_precision': ('passo.html#check_precision', 'annotated/engine.py'),
                                   'annotated.engine.new_scaler': ('passo.html#new_scaler', 'annotated/engine.py'),
                                   'annotated.engine.out_of_memory': ('passo.html#out_of_memory', 'annotated/engine.py'),
                                   'annotated.engine.rank_and_size': ('passo.html#rank_and_size', 'annotated/engine.py'),

@@ -6,7 +6,7 @@
 __all__ = ['LOG_EVERY', 'batch_stream', 'validation_loss', 'mean_weights', 'read_weights', 'averaged_model', 'TrainingConfig',
            'Progress', 'Run', 'check_folder', 'reserved', 'on_device', 'train']
 
-# %% ../book/15_addestramento.ipynb #4839aa86
+# %% ../book/15_addestramento.ipynb #e059ae84
 import copy
 import json
 import math
@@ -37,7 +37,7 @@ from tqdm import tqdm
 from .checkpoint import check_savable, load_state, save_model, save_state, save_tensors
 from .common import AnnotatedError, atomic_write, number, open_input, reason
 from .data import Batch, Corpus, make_batches
-from .engine import DTYPES, Objective, autocast, new_scaler, rank_and_size
+from .engine import Objective, autocast, check_precision, new_scaler, rank_and_size
 from .engine import sum_over_processes, train_step_in_memory
 from .optim import make_optimizer, noam, translation_loss
 from .tokenizer import Tokenizer
@@ -129,7 +129,7 @@ def averaged_model(
         _checkpoint(folder, old).unlink()
     return averaged
 
-# %% ../book/15_addestramento.ipynb #34855ef0
+# %% ../book/15_addestramento.ipynb #3fee0a3d
 @dataclass(frozen=True)
 class TrainingConfig:
     """Come si addestra; i valori predefiniti sono quelli di Base, tranne `max_tokens` (25.000 nell'articolo).
@@ -165,8 +165,7 @@ class TrainingConfig:
                 raise AnnotatedError(f"{name} = {value!r}: serve un numero.")
         if self.minutes is not None and not 0 < self.minutes < math.inf:
             raise AnnotatedError(f"minutes = {self.minutes}: serve un numero positivo.")
-        if self.precision not in DTYPES:
-            raise AnnotatedError(f"precision = «{self.precision}»: scegli fra {', '.join(DTYPES)}.")
+        check_precision(self.precision)
         for name in ("compiled", "tensorboard"):
             if type(getattr(self, name)) is not bool:
                 raise AnnotatedError(f"{name} = {getattr(self, name)!r}: serve True o False.")
