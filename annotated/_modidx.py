@@ -286,6 +286,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
             'annotated.pretrained': { 'annotated.pretrained.Translator': ('in_cinque_minuti.html#translator', 'annotated/pretrained.py'),
                                       'annotated.pretrained.Translator.translate': ( 'in_cinque_minuti.html#translator.translate',
                                                                                      'annotated/pretrained.py'),
+                                      'annotated.pretrained.find_pretrained': ( 'in_cinque_minuti.html#find_pretrained',
+                                                                                'annotated/pretrained.py'),
                                       'annotated.pretrained.load_pretrained': ( 'in_cinque_minuti.html#load_pretrained',
                                                                                 'annotated/pretrained.py'),
                                       'annotated.pretrained.model_folders': ( 'in_cinque_minuti.html#model_folders',

@@ -234,13 +234,17 @@ def save_state(
     origin = {"vocabulary": tokenizer.fingerprint, "config": asdict(model.config)}
     save_tensors(path, tensors, {**origin, **progress})
 
-# %% ../book/81_salvare.ipynb #7b1b8fbc
+# %% ../book/81_salvare.ipynb #ea1af5c0
 def load_state(
     path: Path, model: Transformer, optimizer: torch.optim.Optimizer, tokenizer: Tokenizer
 ) -> dict[str, Any]:  # ciò che era in `progress`
     "Rimette modello, ottimizzatore e generatore casuale come `save_state` li ha lasciati."
     tensors, metadata = load_tensors(path, tokenizer)
-    restore(model, {name[6:]: tensor for name, tensor in tensors.items() if name.startswith("model.")}, path)
+    weights = {name[6:]: tensor for name, tensor in tensors.items() if name.startswith("model.")}
+    saved, mine = ({name: x.shape for name, x in some.items()} for some in (weights, model.state_dict()))
+    if saved != mine:
+        raise AnnotatedError(f"{path}: è lo stato di un modello d'altra forma. Riprendi con la sua.")
+    model.load_state_dict(weights)
     state: dict[int, dict[str, Tensor]] = {}
     try:
         for _, i, key in (name.split(".") for name in tensors if name.startswith("adam.")):

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['PRETRAINED', 'RECIPES', 'BRANCH_SCALE', 'Recipe', 'make_parser', 'main']
 
-# %% ../book/90_riga_di_comando.ipynb #1bad243e
+# %% ../book/90_riga_di_comando.ipynb #aba1eebc
 import argparse
 import json
 import math
@@ -42,7 +42,7 @@ from .growth import grow, shrink_branches
 from .marian import export_marian
 from .study.microlingua import generate
 from .tokenizer import Tokenizer
-from .pretrained import load_pretrained
+from .pretrained import find_pretrained, load_pretrained
 from .checkpoint import _opened, check_device, load_model, publish_model
 from .training import TrainingConfig, check_folder, reserved, train
 from .transformer import PRESETS, Config, Transformer
@@ -400,7 +400,7 @@ def _training_config(args: argparse.Namespace, device: torch.device) -> Training
     options |= {name: bool(options[name]) for name in ("compiled", "tensorboard")}
     return TrainingConfig(**options)
 
-# %% ../book/90_riga_di_comando.ipynb #65c47fe0
+# %% ../book/90_riga_di_comando.ipynb #e3ad292c
 def _train(args: argparse.Namespace) -> None:
     _check_processes()
     if args.config and args.config.endswith(".json"):
@@ -415,8 +415,8 @@ def _train(args: argparse.Namespace) -> None:
     config = _training_config(args, device)
     if args.tensorboard and find_spec("tensorboard") is None:
         raise AnnotatedError("--tensorboard: manca il pacchetto. Installalo con «pip install tensorboard».")
-    if not (args.init or _resuming(args, folder)):
-        _shape(args.config, vocab_size=1)  # ciò che è sbagliato si rifiuta prima di creare la cartella
+    if not _resuming(args, folder):  # ciò che è sbagliato si rifiuta prima di creare la cartella
+        find_pretrained(args.init) if args.init else _shape(args.config, vocab_size=1)
     if args.data:
         find_data(args.data)
     elif args.repeat:

@@ -212,7 +212,7 @@ class LiveModel(PageFigure):
     def __repr__(self) -> str:
         return "traduttore nel browser"
 
-# %% ../book/88_nel_browser.ipynb #79d2eb76
+# %% ../book/88_nel_browser.ipynb #27eaed9d
 def _languages(name: str) -> list[str]:
     "Le sigle delle due lingue, se le dice il nome del modello (`small-en-it`); se no, nessuna."
     name = "mini-en-it" if name == "mini" else Path(name).resolve().name
@@ -233,14 +233,18 @@ def _live_data(name: str, sentences: Sequence[str], url: str | None) -> dict[str
     }
 
 
-def _opening(kind: str, layer: int | None, head: int, focus: int | str) -> dict[str, Any]:
-    "Che cosa mostra il visore all'apertura, con tutto contato da 0."
-    kinds = ("encoder", "decoder", "cross")
-    if kind not in kinds or min(head, 1 if layer is None else layer) < 1:
+def _opening(
+    shapes: dict[str, dict[str, Any]], kind: str, layer: int | None, head: int, focus: int | str
+) -> dict[str, Any]:
+    "Che cosa mostra il visore all'apertura, con tutto contato da 0; `shapes` misura ogni attenzione."
+    if kind not in shapes:
+        raise AnnotatedError(f"«{kind}»: il visore non si apre lì. Scegli fra: {', '.join(shapes)}.")
+    N, h = shapes[kind]["N"], shapes[kind]["h"]
+    if not (1 <= (N if layer is None else layer) <= N and 1 <= head <= h):
         told = f"{kind}, strato {layer}, testa {head}: il visore non si apre lì"
-        raise AnnotatedError(f"{told}. Scegli encoder, decoder o cross, e conta da 1.")
+        raise AnnotatedError(f"{told}. Conta da 1: gli strati sono {N}, le teste {h}.")
     return {
-        "k": kinds.index(kind), "l": layer and layer - 1, "heads": [head - 1],
+        "k": [*shapes].index(kind), "l": layer and layer - 1, "heads": [head - 1],
         "focus": focus if isinstance(focus, str) else focus - 1,
         "average": False, "view": "lines", "words": False,
     }  # fmt: skip
@@ -262,13 +266,14 @@ def live_model(
     Con più modelli si sceglie nella pagina. Le frasi pronte le calcola il modello con i
     pesi di un byte, lo stesso che la pagina carica per le altre. Solleva
     `AnnotatedError` se un modello non si legge, una frase è vuota o troppo lunga, o
-    l'apertura non esiste.
+    l'apertura, nel primo modello, non esiste.
     """
     names = [name] if isinstance(name, str) else list(name)
     if isinstance(sentences, str):
         raise AnnotatedError("serve una lista di frasi, non una frase sola. Scrivi [frase].")
-    start = _opening(kind, layer, head, focus)
     models = [_live_data(one, sentences or SENTENCES, url) for one in names]
+    shapes = {axes["kind"]: axes for axes in models[0]["sentences"][0]["sentences"][0]}
+    start = _opening(shapes, kind, layer, head, focus)
     data = {"anchor": anchor, "colors": HEAD_COLORS, "swap": SWAP, "start": start}
     # chi costruisce il libro legge da qui quali pesi scrivere
     wanted = "".join(f'<div data-modello="{escape(x)}"></div>' for x in names if not url)

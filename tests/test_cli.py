@@ -520,6 +520,12 @@ def test_a_shape_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert load_pretrained(tmp_path / "runs" / "forma").model.config == model.config
 
 
+def test_a_model_to_start_from_that_is_not_there(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    code = main(["train", "--init", str(tmp_path / "manca"), "--out", str(tmp_path / "out")])
+    assert_refused(code, capfd.readouterr().err, "né un modello pubblicato")
+    assert not (tmp_path / "out").exists()
+
+
 BAD_SHAPES = [
     ('{"d_modello": 3}', "servono i campi di `Config`"),
     ('{"N": 2, "d_modello": 3, "dff": 4}', "max_len. Togli d_modello, dff."),

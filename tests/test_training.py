@@ -272,6 +272,16 @@ def test_resume_refuses_another_stream(setting: Setting, tmp_path: Path, change:
         run(setting, tmp_path, replace(SHORT, **change))  # type: ignore[arg-type]
 
 
+def test_resume_refuses_another_shape(setting: Setting, tmp_path: Path) -> None:
+    tokenizer, training, validation = setting
+    run(setting, tmp_path, replace(SHORT, max_steps=5))
+    other = Transformer(Config(tokenizer.vocab_size, **SHAPE | {"d_ff": 48}))
+    before = {name: x.clone() for name, x in other.state_dict().items()}
+    with pytest.raises(AnnotatedError, match="è lo stato di un modello d'altra forma"):
+        train(other, tokenizer, training, validation, SHORT, tmp_path, resume=True, progress=False)
+    assert all(torch.equal(x, before[name]) for name, x in other.state_dict().items())
+
+
 def test_patience_stops_early(setting: Setting, tmp_path: Path) -> None:
     run(setting, tmp_path, replace(SHORT, max_steps=1000, factor=0.0, average=1, patience=2))
     log = read_log(tmp_path)

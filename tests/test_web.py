@@ -576,8 +576,8 @@ def test_served_asks_only_its_own_server(browser: Browser, folders: dict[str, Pa
 
 
 def test_where_a_box_cannot_open() -> None:
-    for wrong in ({"kind": "self"}, {"head": 0}, {"layer": 0}):
-        with pytest.raises(AnnotatedError, match="conta da 1"):
+    for wrong in ({"kind": "self"}, {"head": 0}, {"layer": 0}, {"layer": 2}, {"kind": "encoder", "head": 5}):
+        with pytest.raises(AnnotatedError, match="il visore non si apre lì"):
             live_model("mini", SENTENCES[:1], **wrong)  # type: ignore[arg-type]
     with pytest.raises(AnnotatedError, match="una lista di frasi"):
         live_model("mini", SENTENCES[0])
