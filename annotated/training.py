@@ -244,8 +244,8 @@ class Run:
         "Se i passi chiesti sono fatti, o il tempo è finito."
         return self.expired or self.progress.step >= self.config.max_steps
 
-# %% ../book/15_addestramento.ipynb #91cb4f83
-LOG_EVERY = 20  # passi fra una riga di log e la successiva
+# %% ../book/15_addestramento.ipynb #b6593f96
+LOG_EVERY = 20  # passi fra una riga di diario e la successiva
 
 
 def _finite(loss: float, run: Run) -> float:
@@ -351,13 +351,13 @@ def _validate(run: Run, validation: Corpus) -> None:
         if config.tensorboard:
             _to_tensorboard(run.folder, progress.log)
 
-# %% ../book/15_addestramento.ipynb #27655ef3
+# %% ../book/15_addestramento.ipynb #33249dbe
 @contextmanager
 def _signals() -> Iterator[list[int]]:
     "Una lista in cui finiscono i segnali ricevuti: chi lavora la guarda fra un passo e l'altro."
     received: list[int] = []
     if threading.current_thread() is not threading.main_thread():
-        yield received  # solo il filo principale può ricevere segnali
+        yield received  # solo il thread principale può ricevere segnali
         return
     names = ("SIGINT", "SIGTERM", "SIGHUP")  # l'ultimo: si è chiuso il terminale; in Windows non c'è
     stops = [getattr(signal, name) for name in names if hasattr(signal, name)]
@@ -493,7 +493,7 @@ def on_device(batches: Iterator[Batch], device: torch.device) -> Iterator[Batch]
         batch = following
     yield batch
 
-# %% ../book/15_addestramento.ipynb #219da787
+# %% ../book/15_addestramento.ipynb #eb1426b0
 def _summary(step: int, valid_loss: float, **others: float) -> str:
     "Una validazione, in una riga."
     perplexity = number(math.exp(min(valid_loss, 700)), ".2f")  # oltre, non è un numero
@@ -519,7 +519,7 @@ def _why(run: Run) -> str:
 
 @contextmanager
 def _uncompiled_after(model: Transformer) -> Iterator[None]:
-    "Alla fine i blocchi tornano com'erano: compilati non sentirebbero i ganci di chi vuole guardarci dentro."
+    "Alla fine i blocchi tornano com'erano: compilati non sentirebbero gli hook di chi li guarda."
     try:
         yield
     finally:
