@@ -204,7 +204,7 @@ def read_lines(
             told = f"{path}, dopo la riga {number}: archivio {suffix} troncato o rovinato"
             raise AnnotatedError(f"{told}. Scaricalo di nuovo.") from error
 
-# %% ../book/12_dati.ipynb #3494d72d
+# %% ../book/12_dati.ipynb #c3af86e2
 def read_pairs(
     path: str | Path,  # tre colonne separate da tabulazione: fonte, frase, traduzione
     repeat: dict[str, float] | None = None,  # quante volte ogni coppia di una fonte; 0,5 = una sì e una no
@@ -221,7 +221,8 @@ def read_pairs(
         pair = Pair(columns[1].strip(), columns[2].strip())
         if not all(pair):
             raise AnnotatedError(f"{path}, riga {number}: frase vuota. Completa la coppia o togli la riga.")
-        times = (repeat or {}).get(source := columns[0], 1)
+        source = columns[0]
+        times = (repeat or {}).get(source, 1)
         seen[source] += 1
         yield from [pair] * (int(seen[source] * times) - int((seen[source] - 1) * times))
     if not number:

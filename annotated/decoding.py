@@ -150,7 +150,7 @@ def beam_search(
         tokens = pieces[keep].view(-1, 1)
     return finished.hypotheses()
 
-# %% ../book/16_decodifica.ipynb #4557098a
+# %% ../book/16_decodifica.ipynb #dfc4fa1e
 def encode_sources(
     tokenizer: Tokenizer,
     sentences: Iterable[str],
@@ -158,7 +158,7 @@ def encode_sources(
     origin: str = "testo",  # da dove vengono, per i messaggi
     first: int = 1,  # il numero di riga della prima
 ) -> list[list[int]]:  # i pezzi di ogni frase, EOS compreso
-    "Divide in pezzi le frasi da tradurre; `AnnotatedError`, con la riga, se una è vuota o troppo lunga."
+    "Divide in pezzi le frasi; `AnnotatedError`, con la riga, se una è vuota, troppo lunga o non è testo."
     if isinstance(sentences, str):
         raise AnnotatedError(f"{origin}: serve una lista di frasi, non una frase sola. Scrivi [frase].")
     sentences = list(sentences)
@@ -180,7 +180,7 @@ def encode_sources(
             )
     return encoded
 
-# %% ../book/16_decodifica.ipynb #4b7c43c2
+# %% ../book/16_decodifica.ipynb #fb859483
 _RUINED = "il modello non sa dare un punteggio alle parole: i suoi pesi sono rovinati. Copialo di nuovo."
 
 
@@ -209,7 +209,7 @@ def n_best(
 
     Un'ipotesi è il suo punteggio (log-probabilità diviso `length_penalty`) e il testo. Solleva
     `AnnotatedError`, prima di tradurre, se una frase è vuota o più lunga di `max_len`, se `beam` o `alpha`
-    sono fuori misura, o se il vocabolario non è quello del modello.
+    sono fuori misura, o se il vocabolario non è quello del modello; traducendo, se i pesi sono rovinati.
     """
     _check_search(beam, alpha)
     check_vocabulary(model, tokenizer)

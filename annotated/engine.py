@@ -73,7 +73,7 @@ def vocabulary_loss(
     """
     return _VocabularyLoss.apply(x.flatten(0, 1), weight, targets.flatten(), smoothing, rows, scale)
 
-# %% ../book/14_passo.ipynb #7eb1a0a8
+# %% ../book/14_passo.ipynb #97ae32c9
 class Objective(nn.Module):
     """Il modello con la sua perdita: da un lotto alla somma, in nat, sui pezzi da predire.
 
@@ -85,8 +85,9 @@ class Objective(nn.Module):
     def __init__(self, model: Transformer, smoothing: float = 0.0, compiled: bool = False):
         super().__init__()
         self.model, self.smoothing = model, smoothing
-        for block in (*model.encoder.layers, *model.decoder.layers) if compiled else ():
-            block.compile(dynamic=True)  # i blocchi sono uguali: il programma di uno serve a tutti
+        if compiled:
+            for block in (*model.encoder.layers, *model.decoder.layers):
+                block.compile(dynamic=True)  # i blocchi sono uguali: il programma di uno serve a tutti
 
     def forward(self, src: Tensor, tgt_in: Tensor, tgt_out: Tensor, scale: float | Tensor = 1.0) -> Tensor:
         "La perdita di un lotto, (B, S) e due volte (B, T): la somma, in nat, sui pezzi veri."

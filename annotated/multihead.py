@@ -20,7 +20,7 @@ def merge_heads(x: Tensor) -> Tensor:
     "(B, h, T, d_k) → (B, T, d_model): le teste di nuovo una accanto all'altra."
     return x.transpose(1, 2).flatten(-2)
 
-# %% ../book/03_multihead.ipynb #03e7b47b
+# %% ../book/03_multihead.ipynb #9a228ef1
 class MultiHeadAttention(nn.Module):
     """Attenzione a più teste (Vaswani 2017, §3.2.2), con d_k = d_v = d_model / h.
 
@@ -51,9 +51,7 @@ class MultiHeadAttention(nn.Module):
     def forward(
         self,
         x: Tensor,  # chi domanda, (B, T, d_model)
-        keys_values: tuple[
-            Tensor, Tensor
-        ],  # a chi domanda: ciò che rende `keys_values`
+        keys_values: tuple[Tensor, Tensor],  # di chi risponde: da `keys_values`
         mask: Tensor | None = None,  # (B, 1, T, S) o trasmissibile; True = può guardare
     ) -> Tensor:  # (B, T, d_model)
         "Ogni testa guarda per conto suo; W_o rimescola ciò che hanno trovato."

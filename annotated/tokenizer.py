@@ -53,7 +53,7 @@ def _explain(error: str, vocab_size: int) -> str:
         advice = f"al più {limit[1]}" if limit else "meno"
     return f"{what}: chiedine {advice} (--vocab-size)."
 
-# %% ../book/11_tokenizzazione.ipynb #53df144c
+# %% ../book/11_tokenizzazione.ipynb #811fd10e
 _KEYS = str.maketrans("’ʼ´‘‚“”„–—‐‑−", "'''''\"\"\"-----")
 _TYPESET = re.compile(f"[{''.join(map(chr, _KEYS))}]")
 
@@ -87,7 +87,7 @@ class Tokenizer:
         return hashlib.sha256(self.model).hexdigest()
 
     def encode(self, sentences: list[str]) -> list[list[int]]:
-        "Gli indici dei pezzi di ogni frase raddrizzata, senza inizio né fine. Una frase sola si rifiuta."
+        "Gli indici delle frasi raddrizzate, senza BOS né EOS; `AnnotatedError` se non è una lista di testi."
         if isinstance(sentences, str):
             raise AnnotatedError("serve una lista di frasi, non una frase sola. Scrivi [frase].")
         try:

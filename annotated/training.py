@@ -284,7 +284,7 @@ class _Meter:
         self.tokens.zero_()
         return f"perdita {number(loss, '.3f')}, {number(speed, ',.0f')} pezzi/s"
 
-# %% ../book/15_addestramento.ipynb #d711e70f
+# %% ../book/15_addestramento.ipynb #8a58f2f6
 def _save_progress(run: Run) -> None:
     if rank_and_size()[0] > 0:  # con più processi scrive uno solo
         return
@@ -301,8 +301,9 @@ def _to_tensorboard(folder: Path, log: list[dict[str, Any]]) -> None:
     from torch.utils.tensorboard import SummaryWriter
 
     validations = [i for i, row in enumerate(log) if "valid_loss" in row]
+    start = validations[-2] + 1 if len(validations) > 1 else 0
     with SummaryWriter(str(folder / "tensorboard")) as writer:
-        for row in log[([-1, *validations])[-2] + 1 :]:
+        for row in log[start:]:
             for name in row.keys() - {"step"}:
                 writer.add_scalar(name, row[name], row["step"])
 

@@ -22,17 +22,14 @@ from .encoder import Encoder, recorded_weights
 from .masks import causal_mask, padding_mask
 from .positional import PositionalEncoding
 
-# %% ../book/09_transformer.ipynb #c0a26022
+# %% ../book/09_transformer.ipynb #4de016ae
 _LIMITS = {  # il massimo di ogni misura; il minimo è 1
     "vocab_size": 2**24, "d_model": 2**16, "d_ff": 2**18, "h": 2**10, "h_cross": 2**10,
     "N": 2**10, "N_decoder": 2**10, "max_len": 2**16,
 }  # fmt: skip
 
 
-def is_count(
-    value: object,
-    limit: int = 2**63 - 1,
-) -> bool:
+def is_count(value: object, limit: int = 2**63 - 1) -> bool:
     "Se `value` è un intero fra 1 e `limit`."
     return type(value) is int and 1 <= value <= limit
 
@@ -148,7 +145,7 @@ def init_weights(module: nn.Module) -> None:
     elif isinstance(module, nn.Embedding):
         nn.init.normal_(module.weight, std=module.embedding_dim**-0.5)
 
-# %% ../book/09_transformer.ipynb #a5485bb9
+# %% ../book/09_transformer.ipynb #c56bcffd
 class Transformer(nn.Module):
     """Il Transformer encoder–decoder (Vaswani 2017, figura 1).
 
@@ -159,16 +156,9 @@ class Transformer(nn.Module):
         super().__init__()
         c = self.config = config
         self.embedding = TiedEmbedding(c.vocab_size, c.d_model, c.max_len, c.dropout)
-        self.encoder = Encoder(c.N, c.d_model, c.d_ff, c.h, c.dropout, c.norm_first)
-        self.decoder = Decoder(
-            c.N_decoder or c.N,
-            c.d_model,
-            c.d_ff,
-            c.h,
-            c.dropout,
-            c.norm_first,
-            c.h_cross,
-        )
+        sizes = c.d_model, c.d_ff, c.h, c.dropout, c.norm_first
+        self.encoder = Encoder(c.N, *sizes)
+        self.decoder = Decoder(c.N_decoder or c.N, *sizes, c.h_cross)
         for part in (self.encoder, self.decoder, self.embedding):
             part.apply(init_weights)
 
@@ -191,12 +181,8 @@ class Transformer(nn.Module):
             told = f"src ha {len(src)} frasi e tgt {len(tgt)}"
             raise ValueError(f"{told}: servono altrettante.")
         memory, memory_mask = self.encode(src)
-        return self.decoder(
-            self.embedding(tgt),
-            memory,
-            causal_mask(tgt.size(1), tgt.device),
-            memory_mask,
-        )
+        mask = causal_mask(tgt.size(1), tgt.device)
+        return self.decoder(self.embedding(tgt), memory, mask, memory_mask)
 
     def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
         "I logit (B, T, V) della parola che segue ogni posizione: *teacher forcing*."
@@ -208,7 +194,7 @@ class Transformer(nn.Module):
         memory: list[tuple[Tensor, Tensor]],
         memory_mask: Tensor,
         caches: list[KVCache],
-    ) -> Tensor:
+    ) -> Tensor:  # (R, V)
         """Dall'ultima parola di R ipotesi, `tokens` (R, 1), ai logit della prossima.
 
         Il resto di ciò che è scritto sta nelle cache.

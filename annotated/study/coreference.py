@@ -34,7 +34,7 @@ class Probe(NamedTuple):
     clue: str  # la parola inglese che lo decide
     nouns: tuple[Noun, Noun]  # nell'ordine della frase
 
-# %% ../../book/21_it_animal.ipynb #a7b19ba5
+# %% ../../book/21_it_animal.ipynb #62f2888b
 def agreement(
     model: Transformer,
     tokenizer: Tokenizer,
@@ -42,16 +42,9 @@ def agreement(
 ) -> Tensor:  # (n,), in nat: positivo = il modello preferisce l'accordo giusto
     "Log-probabilità della traduzione giusta meno quella che sbaglia l'accordo."
     sources = [probe.en for probe in probes]
-    right, wrong = (
-        piece_scores(model, tokenizer, sources, translations)
-        for translations in (
-            [probe.it for probe in probes],
-            [probe.wrong for probe in probes],
-        )
-    )
-    return torch.tensor(
-        [sum(a) - sum(b) for a, b in zip(right, wrong, strict=True)]
-    )
+    right = piece_scores(model, tokenizer, sources, [probe.it for probe in probes])
+    wrong = piece_scores(model, tokenizer, sources, [probe.wrong for probe in probes])
+    return torch.tensor([sum(a) - sum(b) for a, b in zip(right, wrong, strict=True)])
 
 # %% ../../book/21_it_animal.ipynb #ea5e084e
 def group_means(
@@ -96,12 +89,12 @@ def share(
     low, high = bootstrap(groups).tolist()
     return groups.mean().item(), low, high
 
-# %% ../../book/21_it_animal.ipynb #57e9568c
+# %% ../../book/21_it_animal.ipynb #72e3dc99
 def piece_mask(
     pieces: Sequence[str],  # nella scrittura di SentencePiece
     words: Sequence[str],  # parole che compaiono nella frase
 ) -> Tensor:  # (S, parole): 1 dove il pezzo è di quella parola
-    "Di quali parole è ogni pezzo."
+    "Di quali parole è ogni pezzo; `AnnotatedError` se una parola nella frase non c'è."
     text = "".join(pieces).replace("▁", " ").lower()
     owner = torch.tensor([i for i, piece in enumerate(pieces) for _ in piece])
     mask = torch.zeros(len(pieces), len(words))
@@ -132,7 +125,7 @@ def read_probe(tokenizer: Tokenizer, probe: Probe) -> Reading:
         raise AnnotatedError(f"«{probe.it}»: giusta e sbagliata sono la stessa frase. Toglila.")
     return Reading(src, [BOS, *right[:step]], right[step], wrong[step])
 
-# %% ../../book/21_it_animal.ipynb #32ed983a
+# %% ../../book/21_it_animal.ipynb #15c7e2fe
 def _query(pieces: Sequence[str], probe: Probe, start: int | str) -> int:
     "La posizione da cui si guarda, nella frase inglese; `AnnotatedError` se non c'è."
     word, after = (probe.clue, 0) if start == "indizio" else ("it", start)
@@ -149,8 +142,7 @@ def noun_masses(
     model: Transformer,
     tokenizer: Tokenizer,
     probes: Sequence[Probe],  # n frasi
-    start: int
-    | str = 0,  # da dove: n pezzi dopo «it», o «indizio»; «decoder» e «cross»: dalla desinenza
+    start: int | str = 0,  # da dove: n pezzi dopo «it», o «indizio»; «decoder», «cross»: dalla desinenza
     batch: int = 64,
     articles: bool = False,  # conta con ogni nome anche il pezzo che lo precede
 ) -> Tensor:  # (n, N, h, 2)
@@ -165,17 +157,10 @@ def noun_masses(
             names = [noun.it if kind == "decoder" else noun.en for noun in probe.nouns]
             mask = piece_mask(pieces, names)
             nouns.append((mask + mask.roll(-1, 0)).clamp(max=1) if articles else mask)
-            ending = kind != "encoder"
-            queries.append(
-                len(read.tgt) - 1 if ending else _query(pieces, probe, start)
-            )
+            queries.append(_query(pieces, probe, start) if kind == "encoder" else len(read.tgt) - 1)
         rows, query = torch.arange(len(chunk)), torch.tensor(queries)
-        table = nn.utils.rnn.pad_sequence(nouns, batch_first=True).to(
-            device
-        )  # (B, S, 2)
-        src, tgt = (
-            pad(ids).to(device) for ids in zip(*(r[:2] for r in readings), strict=True)
-        )
+        table = nn.utils.rnn.pad_sequence(nouns, batch_first=True).to(device)  # (B, S, 2)
+        src, tgt = pad(r.src for r in readings).to(device), pad(r.tgt for r in readings).to(device)
         if kind == "encoder":  # il decoder non serve: legga un pezzo solo
             tgt = tgt[:, :1]
         weights = getattr(attention_weights(model, src, tgt), kind)  # N × (B, h, T, S)

@@ -58,7 +58,7 @@ def mass(
     "Il peso che le query con un bersaglio gli danno, in media."
     return (weights * targets).sum(dim=(-2, -1)) / targets.any(dim=-1).sum()
 
-# %% ../../book/22_teste.ipynb #aa1d9601
+# %% ../../book/22_teste.ipynb #98e2f10e
 def positional_targets(
     attention: str,  # «encoder», «decoder» o «cross»
     T: int,  # query
@@ -67,10 +67,7 @@ def positional_targets(
     "I bersagli dei ruoli posizionali: precedente, stesso, successivo, estremo."
     query, key = torch.arange(T)[:, None], torch.arange(S)
     if attention == "decoder":
-        asks, end = (
-            query > 0,
-            0,
-        )  # `<s>`; il primo pezzo può guardare soltanto sé stesso
+        asks, end = query > 0, 0  # `<s>`; il primo pezzo può guardare soltanto sé stesso
     else:
         asks, end = query < T - 1, S - 1  # `</s>`
     roles = {
@@ -81,14 +78,12 @@ def positional_targets(
         "estremo": asks & (key == end)
     }
 
-# %% ../../book/22_teste.ipynb #ebc10886
+# %% ../../book/22_teste.ipynb #6dfb5b95
 def sentence_weights(
     model: Transformer,
     corpus: Corpus,
     max_tokens: int = 1024,  # posizioni di un lotto
-) -> Iterator[
-    tuple[int, dict[str, Tensor]]
-]:  # indice della coppia; attenzione → (N, h, T, S)
+) -> Iterator[tuple[int, dict[str, Tensor]]]:  # indice della coppia; attenzione → (N, h, T, S)
     "I pesi di ogni coppia, senza riempitivo, con la traduzione di riferimento."
     device = next(model.parameters()).device
     for indices in make_batches(corpus.lengths, max_tokens, seed=0):
@@ -282,7 +277,7 @@ def ablation(
             rows.append(sentence_losses(model, corpus) - intact)
     return np.stack(rows)
 
-# %% ../../book/22_teste.ipynb #fb1d8cad
+# %% ../../book/22_teste.ipynb #0775d721
 def bleu_statistics(translations: list[str], references: list[str]) -> np.ndarray:
     "I conteggi del BLEU di ogni frase: n-grammi giusti, n-grammi, lunghezze."
     bleu = BLEU(
@@ -306,7 +301,7 @@ def bleu_of(statistics: np.ndarray) -> float:
 def bleu_difference(
     ours: np.ndarray, theirs: np.ndarray, draws: int = 1000
 ) -> Estimate:
-    "BLEU di `ours` meno BLEU di `theirs`, (n, 10), riestraendo le stesse frasi."
+    "BLEU di `ours` meno BLEU di `theirs`, (n, 10), sulle stesse frasi; `ValueError` se non sono altrettante."
     if ours.shape != theirs.shape:
         raise ValueError(f"{len(ours)} e {len(theirs)} frasi: servono le stesse, nello stesso ordine.")
     return _interval(lambda i: bleu_of(ours[i]) - bleu_of(theirs[i]), len(ours), draws)

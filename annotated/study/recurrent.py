@@ -210,7 +210,7 @@ class RNNDecoder(nn.Module):
         state = self.cell(torch.cat([self.embedding(token), c], dim=-1), state)
         return self.read(torch.cat([state[0], c], dim=-1)), state, weights
 
-# %% ../../book/23_ricorrenti.ipynb #50dc54c3
+# %% ../../book/23_ricorrenti.ipynb #521a2b52
 class Seq2Seq(nn.Module):
     "Encoder–decoder ricorrente: traduce con il contesto che gli si dà."
 
@@ -229,7 +229,8 @@ class Seq2Seq(nn.Module):
 
     def encode(self, src: Tensor) -> Source:
         "Legge `src` (B, S), dove il riempitivo è PAD."
-        states, last = self.encoder(src, mask := src != PAD)
+        mask = src != PAD  # (B, S)
+        states, last = self.encoder(src, mask)
         return Source(states, last, mask, self.decoder.context.keys(states))
 
     def forward(
