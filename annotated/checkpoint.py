@@ -234,13 +234,16 @@ def save_state(
     origin = {"vocabulary": tokenizer.fingerprint, "config": asdict(model.config)}
     save_tensors(path, tensors, {**origin, **progress})
 
-# %% ../book/81_salvare.ipynb #ea1af5c0
+# %% ../book/81_salvare.ipynb #cead430e
 def load_state(
     path: Path, model: Transformer, optimizer: torch.optim.Optimizer, tokenizer: Tokenizer
 ) -> dict[str, Any]:  # ciò che era in `progress`
-    "Rimette modello, ottimizzatore e generatore casuale come `save_state` li ha lasciati."
+    """Rimette modello, ottimizzatore e generatore casuale come `save_state` li ha lasciati.
+
+    Solleva `AnnotatedError` se il file è guasto, di un altro vocabolario o di un modello d'altra forma.
+    """
     tensors, metadata = load_tensors(path, tokenizer)
-    weights = {name[6:]: tensor for name, tensor in tensors.items() if name.startswith("model.")}
+    weights = {n.removeprefix("model."): tensor for n, tensor in tensors.items() if n.startswith("model.")}
     saved, mine = ({name: x.shape for name, x in some.items()} for some in (weights, model.state_dict()))
     if saved != mine:
         raise AnnotatedError(f"{path}: è lo stato di un modello d'altra forma. Riprendi con la sua.")

@@ -5,14 +5,13 @@
 # %% auto #0
 __all__ = ['PRETRAINED', 'RECIPES', 'BRANCH_SCALE', 'Recipe', 'make_parser', 'main']
 
-# %% ../book/90_riga_di_comando.ipynb #aba1eebc
+# %% ../book/90_riga_di_comando.ipynb #7bf0f69e
 import argparse
 import json
 import math
 import os
 import sys
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, redirect_stderr, suppress
 from dataclasses import asdict, fields, replace
@@ -196,7 +195,7 @@ def _corpus_vocabulary(
     tokenizer.save(path)
     return tokenizer
 
-# %% ../book/90_riga_di_comando.ipynb #a2b24056
+# %% ../book/90_riga_di_comando.ipynb #842816eb
 def _corpora(
     args: argparse.Namespace, folder: Path, tokenizer: Tokenizer | None, max_len: int
 ) -> tuple[Tokenizer, Corpus, Corpus]:  # vocabolario, addestramento, validazione
@@ -213,7 +212,8 @@ def _corpora(
             raise AnnotatedError(f"{told}. Alza --vocab-size, o max_len nella forma.")
         return tokenizer, training, validation
     data, repeat = find_data(args.data), dict(args.repeat)
-    deque(read_pairs(data.valid), maxlen=0)  # un file sbagliato si rifiuta prima di cominciare
+    for _ in read_pairs(data.valid):  # un file sbagliato si rifiuta prima di cominciare
+        pass
     if not any(True for file in data.train for _ in read_pairs(file, repeat)):
         raise AnnotatedError(f"{args.data}: --repeat non lascia nessuna coppia. Non azzerarle tutte.")
     tokenizer = tokenizer or _corpus_vocabulary(args, folder, data.train, repeat)
@@ -255,7 +255,7 @@ def _processes(device: torch.device) -> Iterator[None]:
     finally:
         dist.destroy_process_group()
 
-# %% ../book/90_riga_di_comando.ipynb #658a8dcb
+# %% ../book/90_riga_di_comando.ipynb #11a4dd1a
 # ciò che decide un addestramento, con un valore d'esempio
 _OPTIONS: dict[str, Any] = RECIPES["corpus"].defaults() | {
     "config": "", "data": "", "init": "", "seed": 1, "repeat": [("", 1.0)], "patience": 1, "dropout": 0.1,
@@ -290,9 +290,8 @@ def _saved_options(path: Path) -> dict[str, Any]:
             saved = json.loads(file.read())
     except (ValueError, RecursionError):
         saved = None
-    if not isinstance(saved, dict) or not all(
-        n in _OPTIONS and _like(v, _OPTIONS[n]) for n, v in saved.items()
-    ):
+    known = isinstance(saved, dict) and all(n in _OPTIONS and _like(v, _OPTIONS[n]) for n, v in saved.items())
+    if not known:
         raise AnnotatedError(f"{path}: non è un file di opzioni. Cancellalo e ridai le opzioni a --resume.")
     return saved
 
@@ -328,7 +327,7 @@ def _save_options(args: argparse.Namespace, folder: Path) -> None:
     with atomic_write(folder / "options.json") as file:
         file.write(json.dumps(_chosen(args), indent=1).encode())
 
-# %% ../book/90_riga_di_comando.ipynb #10a76368
+# %% ../book/90_riga_di_comando.ipynb #894885f8
 _Weights = dict[str, torch.Tensor] | None
 _Start = tuple[Config, _Weights, Tokenizer]  # forma, pesi, vocabolario
 
@@ -396,11 +395,11 @@ def _new_model(
 
 def _training_config(args: argparse.Namespace, device: torch.device) -> TrainingConfig:
     options = {field.name: getattr(args, field.name) for field in fields(TrainingConfig)}
-    options |= {"precision": _precision(args.precision, device)}
+    options["precision"] = _precision(args.precision, device)
     options |= {name: bool(options[name]) for name in ("compiled", "tensorboard")}
     return TrainingConfig(**options)
 
-# %% ../book/90_riga_di_comando.ipynb #e3ad292c
+# %% ../book/90_riga_di_comando.ipynb #d46837ed
 def _train(args: argparse.Namespace) -> None:
     _check_processes()
     if args.config and args.config.endswith(".json"):
@@ -416,7 +415,10 @@ def _train(args: argparse.Namespace) -> None:
     if args.tensorboard and find_spec("tensorboard") is None:
         raise AnnotatedError("--tensorboard: manca il pacchetto. Installalo con «pip install tensorboard».")
     if not _resuming(args, folder):  # ciò che è sbagliato si rifiuta prima di creare la cartella
-        find_pretrained(args.init) if args.init else _shape(args.config, vocab_size=1)
+        if args.init:
+            find_pretrained(args.init)
+        else:
+            _shape(args.config, vocab_size=1)
     if args.data:
         find_data(args.data)
     elif args.repeat:
@@ -796,11 +798,13 @@ def _add_evaluate(commands: Any) -> None:
     p.set_defaults(run=_evaluate)
     _add_decoding(p)
 
-# %% ../book/90_riga_di_comando.ipynb #16ba9eb3
+# %% ../book/90_riga_di_comando.ipynb #05eed5e4
 def _score(args: argparse.Namespace) -> None:
     pairs = _pairs(args)
     model, tokenizer = _model(args)
-    limit, fits, unknown, total, pieces = model.config.max_len, list[bool](), set[str](), 0.0, 0
+    limit, total, pieces = model.config.max_len, 0.0, 0
+    fits: list[bool] = []
+    unknown: set[str] = set()
     for start in range(0, len(pairs), 1000):
         chunk = pairs[start : start + 1000]
         flat = tokenizer.encode([sentence for pair in chunk for sentence in pair])
@@ -836,7 +840,7 @@ def _add_score(commands: Any) -> None:
     p.set_defaults(run=_score)
     _add_model(p)
 
-# %% ../book/90_riga_di_comando.ipynb #4e0ecf6c
+# %% ../book/90_riga_di_comando.ipynb #20733e65
 def _attention(args: argparse.Namespace) -> None:
     from annotated.study.viewer import attention_view, check_page, read_attention
 
@@ -845,8 +849,8 @@ def _attention(args: argparse.Namespace) -> None:
     maps = [read_attention(model, tokenizer, args.text, args.target)]
     if args.other is not None:
         maps.append(read_attention(model, tokenizer, args.other))
-    read = filter(None, (args.text, args.target, args.other))
-    _tell_unknown("frase", _unknown(tokenizer, [*read]))
+    read = [text for text in (args.text, args.target, args.other) if text]
+    _tell_unknown("frase", _unknown(tokenizer, read))
     written = ["".join(cross.queries[:-1]).replace("▁", " ").strip() for *_, cross in maps]
     view = attention_view(*maps, kind="cross", focus=0)  # si apre su chi scrive la prima parola
     view.save(args.output, f"Attenzione: {args.text} → {written[0]}")

@@ -65,11 +65,9 @@ def reason(error: OSError) -> str:
     "Il motivo di un errore del sistema operativo, in italiano dove lo conosciamo."
     return _REASONS.get(error.errno or 0, error.strerror or str(error))
 
-# %% ../book/86_dentro_il_pacchetto.ipynb #83eb4df7
+# %% ../book/86_dentro_il_pacchetto.ipynb #842aa999
 @contextmanager
-def open_input(
-    path: str | Path,
-) -> Iterator[BufferedReader]:
+def open_input(path: str | Path) -> Iterator[BufferedReader]:
     "Apre un file; `AnnotatedError` se non si può, o se è una pipe o un dispositivo, che non si rileggono."
     try:
         kind = stat.S_IFMT(os.stat(path).st_mode)

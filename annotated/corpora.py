@@ -81,12 +81,12 @@ def _load(corpus: PublicCorpus, split: str, source: Path | None) -> Iterator[tup
         else:
             yield from ((row[corpus.languages[0]], row[corpus.languages[1]]) for row in batch["translation"])
 
-# %% ../book/91_corpora.ipynb #ffa0f66e
+# %% ../book/91_corpora.ipynb #1d0c3457
 def _read(corpus: PublicCorpus, split: str, source: Path | None) -> Iterator[Pair]:
     "Le coppie di una parte, ripulite; una frase vuota resta vuota."
     try:
         for pair in _load(corpus, split, source):
-            yield Pair(clean(pair[0]), clean(pair[1]))
+            yield Pair(*map(clean, pair))
     except AnnotatedError:
         raise
     except Exception as error:  # datasets, pyarrow e la rete ne hanno di ogni tipo

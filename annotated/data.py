@@ -296,7 +296,7 @@ def _cached(folder: Path, vocab_size: int) -> Corpus | None:
     except Exception:  # un file rovinato può far sollevare di tutto
         return None
 
-# %% ../book/12_dati.ipynb #88f7b00b
+# %% ../book/12_dati.ipynb #0040708a
 def digest(
     files: Iterable[Path],
     *settings: Any,  # ciò che se ne fa: numeri, testi, liste
@@ -322,8 +322,8 @@ def load_corpus(
 ) -> Corpus:
     """Come `encode_pairs` sui `files`, ma il risultato sta sul disco, e la seconda volta si rilegge da lì.
 
-    La cache vale per gli stessi dati e gli stessi argomenti: se cambiano, o se i file sono tronchi,
-    si rifà.
+    La cache vale per gli stessi dati e gli stessi argomenti: se cambiano, o se i file sono tronchi, si rifà.
+    Solleva `AnnotatedError` se un file non si legge, o se una fonte di `repeat` non c'è.
     """
     folder = cache / digest(files, FORMAT, tokenizer.fingerprint, max_len, sorted((repeat or {}).items()))
     if corpus := _cached(folder, tokenizer.vocab_size):

@@ -65,7 +65,7 @@ def _fill(
             writer.weight[:, : old_writer.in_features] = _writer(old_writer.weight)
             writer.bias.copy_(twice(old_writer.bias))
 
-# %% ../book/85_crescere.ipynb #88ccf6ea
+# %% ../book/85_crescere.ipynb #7d05befe
 @torch.no_grad()
 def grow(
     model: Transformer,  # Post-LN
@@ -98,7 +98,7 @@ def grow(
                     residual.norm.bias.copy_(twice(source.norm.bias))
     last: Any = grown.decoder.layers[-1]
     for p in last.residuals[-1].norm.parameters():
-        p /= math.sqrt(2)
+        p.div_(math.sqrt(2))
     return grown.train(model.training)
 
 # %% ../book/85_crescere.ipynb #23b465f4

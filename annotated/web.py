@@ -153,7 +153,7 @@ def _rebuild(folder: Path) -> Transformer:
     model.load_state_dict(state)
     return model.eval()
 
-# %% ../book/88_nel_browser.ipynb #96d4cd73
+# %% ../book/88_nel_browser.ipynb #84b6a66d
 SENTENCES = (
     "The animal didn't cross the street because it was too tired.",
     "The animal didn't cross the street because it was too wide.",
@@ -179,8 +179,9 @@ def ready_answer(
         raise AnnotatedError("il modello non traduce: ha pesi rovinati. Copialo di nuovo.")
     tgt = [*found[0].ids, EOS]
     probabilities = model(source, torch.tensor([[BOS, *tgt[:-1]]]))[0].softmax(dim=-1)
-    best, ids = probabilities[:, EOS:].topk(CANDIDATES)  # (T, 5)
-    pieces = [tokenizer.pieces([EOS + i for i in row]) for row in ids.tolist()]
+    probabilities[:, :EOS] = 0  # PAD, UNK e BOS non si scrivono
+    best, ids = probabilities.topk(CANDIDATES)  # (T, 5)
+    pieces = [tokenizer.pieces(row) for row in ids.tolist()]
     return {
         "text": sentence,
         "translation": tokenizer.decode([tgt])[0],
@@ -212,7 +213,7 @@ class LiveModel(PageFigure):
     def __repr__(self) -> str:
         return "traduttore nel browser"
 
-# %% ../book/88_nel_browser.ipynb #27eaed9d
+# %% ../book/88_nel_browser.ipynb #e230a46f
 def _languages(name: str) -> list[str]:
     "Le sigle delle due lingue, se le dice il nome del modello (`small-en-it`); se no, nessuna."
     name = "mini-en-it" if name == "mini" else Path(name).resolve().name
@@ -226,7 +227,8 @@ def _live_data(name: str, sentences: Sequence[str], url: str | None) -> dict[str
     return {
         "name": Path(name).resolve().name,
         "url": url or f"_static/vivo/{name}",
-        "bytes": sum(4 * len(x) + (x.dim() == 2) * x.numel() for x in model.state_dict().values()),
+        # quattro byte per ogni float32 o scala di riga; di una matrice, anche uno per peso
+        "bytes": sum(4 * len(x) + (x.numel() if x.dim() == 2 else 0) for x in model.state_dict().values()),
         "languages": _languages(name),
         "words": _known_words(tokenizer),
         "sentences": [ready_answer(model, tokenizer, one) for one in sentences],
@@ -244,7 +246,7 @@ def _opening(
         told = f"{kind}, strato {layer}, testa {head}: il visore non si apre lì"
         raise AnnotatedError(f"{told}. Conta da 1: gli strati sono {N}, le teste {h}.")
     return {
-        "k": [*shapes].index(kind), "l": layer and layer - 1, "heads": [head - 1],
+        "k": [*shapes].index(kind), "l": None if layer is None else layer - 1, "heads": [head - 1],
         "focus": focus if isinstance(focus, str) else focus - 1,
         "average": False, "view": "lines", "words": False,
     }  # fmt: skip

@@ -244,10 +244,9 @@ from ..data import read_lines
 from . import microlingua
 from .microlingua import Example
 
-# %% ../../book/82_dietro_le_figure.ipynb #da0cb5a4
-PROBES = (
-    Path(str(importlib.resources.files("annotated.study"))) / "coreference.tsv"
-)  # le nostre coppie minime
+# %% ../../book/82_dietro_le_figure.ipynb #17714a6e
+# le nostre coppie minime
+PROBES = Path(str(importlib.resources.files("annotated.study"))) / "coreference.tsv"
 
 
 def _words(sentence: str) -> list[str]:
@@ -264,7 +263,7 @@ def _agreement_only(probe: Probe) -> bool:
     )
     return len(right) == len(wrong) and bool(changed) and endings
 
-# %% ../../book/82_dietro_le_figure.ipynb #b4cf46e2
+# %% ../../book/82_dietro_le_figure.ipynb #84ce9499
 def _complaint(probe: Probe) -> str | None:
     "Che cosa non va in una frase di prova; `None` se va bene."
     words, (first, second) = _words(probe.en), probe.nouns
@@ -275,13 +274,11 @@ def _complaint(probe: Probe) -> str | None:
         return "i nomi non sono nell'ordine della frase"
     if {first.gender, second.gender} != {"m", "f"}:
         return "i due nomi devono essere uno maschile (m) e uno femminile (f)"
-    return (
-        None
-        if _agreement_only(probe)
-        else "le due traduzioni devono differire solo nell'accordo (-o/-a)"
-    )
+    if not _agreement_only(probe):
+        return "le due traduzioni devono differire solo nell'accordo (-o/-a)"
+    return None
 
-# %% ../../book/82_dietro_le_figure.ipynb #9e8b5813
+# %% ../../book/82_dietro_le_figure.ipynb #b20fb07a
 def table(path: str | Path, columns: int) -> Iterator[tuple[int, list[str]]]:
     """Le righe di un file, numerate e divise in colonne; salta i commenti (#) e la riga con i nomi.
 
@@ -298,34 +295,23 @@ def table(path: str | Path, columns: int) -> Iterator[tuple[int, list[str]]]:
 
 
 def _parse(columns: list[str]) -> Probe:
-    frame, pair, en, it, wrong, antecedent, clue, *names = columns
+    frame, pair, en, it, wrong, antecedent, clue, en_1, it_1, gender_1, en_2, it_2, gender_2 = columns
     if not (frame.isdecimal() and pair.isdecimal() and antecedent in ("1", "2")):
         raise ValueError("cornice e coppia devono essere numeri, l'antecedente 1 o 2")
-    nouns = (
-        Noun(names[0], names[1], names[2], ""),
-        Noun(names[3], names[4], names[5], ""),
-    )
+    nouns = Noun(en_1, it_1, gender_1, ""), Noun(en_2, it_2, gender_2, "")
     return Probe(int(frame), int(pair), en, it, wrong, int(antecedent) - 1, clue, nouns)
 
 
 def _pair_complaint(a: Probe, b: Probe) -> str | None:
-    same = (a.frame, a.pair, a.nouns, 1 - a.antecedent) == (
-        b.frame,
-        b.pair,
-        b.nouns,
-        b.antecedent,
-    )
+    same = (a.frame, a.pair, a.nouns, 1 - a.antecedent) == (b.frame, b.pair, b.nouns, b.antecedent)
     swapped = [b.clue if word == a.clue else word for word in _words(a.en)]
-    return (
-        None
-        if same and swapped == _words(b.en)
-        else "non fa coppia minima con la riga che precede"
-    )
+    if same and swapped == _words(b.en):
+        return None
+    return "non fa coppia minima con la riga che precede"
 
-# %% ../../book/82_dietro_le_figure.ipynb #6894d8cf
+# %% ../../book/82_dietro_le_figure.ipynb #c17ab2bf
 def read_probes(
-    path: str
-    | Path = PROBES,  # tredici colonne; le righe con # sono commenti, la prima dà i nomi
+    path: str | Path = PROBES,  # tredici colonne; le righe con # sono commenti, la prima dà i nomi
 ) -> list[Probe]:  # a due a due, i membri di ogni coppia minima
     "Legge e controlla le coppie minime; `AnnotatedError`, con file e riga, se una frase o una coppia non va."
     probes: list[Probe] = []
@@ -348,11 +334,9 @@ def read_probes(
         )
     return probes
 
-# %% ../../book/82_dietro_le_figure.ipynb #7fd23f55
+# %% ../../book/82_dietro_le_figure.ipynb #dfdc5446
 def microlingua_probes(
-    examples: Sequence[
-        Example
-    ],  # con nomi di genere diverso, come le coppie tenute da parte
+    examples: Sequence[Example],  # con nomi di genere diverso, come le coppie tenute da parte
     seed: int = 0,
 ) -> list[Probe]:  # due per esempio: la frase e la sua gemella
     "Coppie minime della microlingua; fanno cornice le frasi con gli stessi due nomi."

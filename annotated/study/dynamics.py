@@ -14,7 +14,7 @@ from torch import Tensor
 
 from .coreference import bootstrap
 
-# %% ../../book/82_una_testa_che_nasce.ipynb #ea1d5682
+# %% ../../book/82_una_testa_che_nasce.ipynb #db954817
 def rises(curve: Sequence[float], floor: float = 0.0, part: float = 0.5) -> int:
     "A quale misura la curva passa `part` dell'altezza finale, due volte di fila; l'ultima, se non è salita."
     height = torch.tensor(curve) - floor
@@ -41,7 +41,8 @@ def delays(
             - row["passi"][rises(c["giusti"], 0.5, part)]
             for c in counted
         ]
-        found += [sum(late) / len(late)] if late else []
+        if late:
+            found.append(sum(late) / len(late))
     return torch.tensor(found)
 
 

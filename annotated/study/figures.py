@@ -72,16 +72,8 @@ def setup() -> None:
     alt.renderers.register("annotated", _show)
     alt.renderers.enable("annotated")
 
-# %% ../../book/99_figure.ipynb #b5ce9858
-def slider(
-    name: str,
-    label: str,
-    low: float,
-    high: float,
-    step: float,
-    value: float,
-    shown: str = "",
-) -> str:
+# %% ../../book/99_figure.ipynb #ce612ef4
+def slider(name: str, label: str, low: float, high: float, step: float, value: float, shown: str = "") -> str:
     "Un cursore; `shown` è la casella che gli sta accanto, col suo valore iniziale."
     limits = f'min="{low:g}" max="{high:g}" step="{step:g}" value="{value:g}"'
     control = f'<input type="range" name="{name}" {limits}>'

@@ -43,7 +43,7 @@ def flow(
     found = weights, arrived.norm(dim=-1), weights * pull
     return Flow(*(x.detach() for x in found))
 
-# %% ../../book/82_valori_e_flusso.ipynb #f0f5da68
+# %% ../../book/82_valori_e_flusso.ipynb #7266b38c
 def flows(
     model: Transformer, twins: Twins
 ) -> list[Flow]:  # gli strati dell'encoder, poi le incrociate del decoder
@@ -51,25 +51,22 @@ def flows(
     places = [Head("encoder", i, 0) for i in range(model.config.N)]
     places += [Head("cross", i, 0) for i in range(len(model.decoder.layers))]
     attentions = [attention_of(model, place) for place in places]
-    seen: dict[MultiHeadAttention, list[Tensor]] = {}
+    read: dict[MultiHeadAttention, tuple[Tensor, Tensor]] = {}  # i pesi e i valori di ciascuna
+    mixed: dict[nn.Module, Tensor] = {}  # ciò che entra in ogni W_o
 
-    def keep(module: Any, args: Any, options: Any) -> None:
-        seen[module] = [module.weights(*args, **options), args[1][1]]
+    def keep_read(module: Any, args: Any, options: Any) -> None:
+        read[module] = module.weights(*args, **options), args[1][1]
+
+    def keep_mixed(module: Any, args: Any) -> None:
+        mixed[module] = args[0]
 
     with ExitStack() as hooks:
         for one in attentions:
-
-            def mixed(_: Any, args: Any, owner: MultiHeadAttention = one) -> None:
-                seen[owner].append(args[0])
-
-            hooks.callback(one.register_forward_pre_hook(keep, with_kwargs=True).remove)
-            hooks.callback(one.W_o.register_forward_pre_hook(mixed).remove)
+            hooks.callback(one.register_forward_pre_hook(keep_read, with_kwargs=True).remove)
+            hooks.callback(one.W_o.register_forward_pre_hook(keep_mixed).remove)
         margin = logit_gap(model, twins).sum()
-    slopes = torch.autograd.grad(margin, [seen[one][2] for one in attentions])
-    return [
-        flow(one, seen[one][0], seen[one][1], slope)
-        for one, slope in zip(attentions, slopes, strict=True)
-    ]
+    slopes = torch.autograd.grad(margin, [mixed[one.W_o] for one in attentions])
+    return [flow(one, *read[one], slope) for one, slope in zip(attentions, slopes, strict=True)]
 
 # %% ../../book/82_valori_e_flusso.ipynb #69bb52f5
 def rollout(

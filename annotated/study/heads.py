@@ -309,7 +309,7 @@ def bleu_difference(
 # %% ../../book/82_dietro_le_figure.ipynb #50089263
 from random import Random
 
-# %% ../../book/82_dietro_le_figure.ipynb #ce6ba056
+# %% ../../book/82_dietro_le_figure.ipynb #392b41f2
 DETERMINERS = "the this that every my his her our".split()
 ADJECTIVES = (
     "old new small big little strange beautiful good poor rich young famous".split()
@@ -324,14 +324,7 @@ VERBS = (
     "remember/remembered/remembered"
 ).split()
 PREPOSITIONS = "near behind with from for under".split()
-AUXILIARIES = {
-    "has": 2,
-    "had": 2,
-    "will": 0,
-    "can": 0,
-    "must": 0,
-    "should": 0,
-}  # quale forma del verbo vuole
+AUXILIARIES = {"has": 2, "had": 2, "will": 0, "can": 0, "must": 0, "should": 0}  # quale forma del verbo vuole
 ADVERBS = "never always often already really finally".split()
 OPENINGS = ["", "", "Yesterday", "Sometimes", "In the end"]
 
@@ -356,7 +349,7 @@ class Parsed(NamedTuple):
         self.words.append(word)
         return len(self.words) - 1
 
-# %% ../../book/82_dietro_le_figure.ipynb #e3ce06e1
+# %% ../../book/82_dietro_le_figure.ipynb #368f743a
 def _noun_phrase(s: Parsed, rng: Random) -> int:
     determiner = s.add(rng.choice(DETERMINERS))
     adjectives = [
@@ -368,17 +361,14 @@ def _noun_phrase(s: Parsed, rng: Random) -> int:
     return noun
 
 
-def _place(s: Parsed, rng: Random) -> None:
-    s.relations["preposizione", "nome"].append(
-        (s.add(rng.choice(PREPOSITIONS)), _noun_phrase(s, rng))
-    )
+def _prepositional_phrase(s: Parsed, rng: Random) -> None:
+    preposition = s.add(rng.choice(PREPOSITIONS))
+    s.relations["preposizione", "nome"].append((preposition, _noun_phrase(s, rng)))
 
 
 def _predicate(s: Parsed, rng: Random, subject: int, simple: bool) -> None:
-    forms, name = (
-        rng.choice(VERBS).split("/"),
-        "" if simple else rng.choice(list(AUXILIARIES)),
-    )
+    forms = rng.choice(VERBS).split("/")
+    name = "" if simple else rng.choice(list(AUXILIARIES))
     auxiliary = s.add(name) if name else None
     if name and rng.random() < 0.5:
         s.add(rng.choice(ADVERBS))
@@ -388,7 +378,7 @@ def _predicate(s: Parsed, rng: Random, subject: int, simple: bool) -> None:
     s.relations["verbo", "soggetto"].append((verb, subject))
     s.relations["verbo", "oggetto"].append((verb, _noun_phrase(s, rng)))
 
-# %% ../../book/82_dietro_le_figure.ipynb #cc848c27
+# %% ../../book/82_dietro_le_figure.ipynb #8fdf92e2
 def parsed_sentences(n: int, seed: int = 0) -> list[Parsed]:
     "Genera `n` frasi diverse con le loro dipendenze."
     rng = Random(seed)
@@ -398,13 +388,13 @@ def parsed_sentences(n: int, seed: int = 0) -> list[Parsed]:
         subject = _noun_phrase(s, rng)
         middle = rng.choice(("nulla", "luogo", "relativa"))
         if middle == "luogo":
-            _place(s, rng)
+            _prepositional_phrase(s, rng)
         elif middle == "relativa":
             s.add("that")
             _predicate(s, rng, subject, simple=True)
         _predicate(s, rng, subject, simple=rng.random() < 0.4)
         if rng.random() < 0.3:
-            _place(s, rng)
+            _prepositional_phrase(s, rng)
         s.words[0] = s.words[0].capitalize()
         sentences[str(s)] = s
     return list(sentences.values())

@@ -113,12 +113,10 @@ def _partner(a: Sequence[int], b: Sequence[int]) -> list[int]:
     clue, shift = next((i for i, (x, y) in pairs if x != y), len(a)), len(b) - len(a)
     return [i if i < clue else max(clue, i + shift) for i in range(len(a))]
 
-# %% ../../book/82_dietro_le_figure.ipynb #1465bb79
+# %% ../../book/82_dietro_le_figure.ipynb #23be2f61
 def twins(
     tokenizer: Tokenizer,
-    probes: Sequence[
-        Probe
-    ],  # a due a due i membri di ogni coppia, come da `read_probes`
+    probes: Sequence[Probe],  # a due a due i membri di ogni coppia, come da `read_probes`
     back: bool = False,  # il ritorno: si legge la gemella e si prende dalla frase
 ) -> Twins:
     "Ogni frase con la sua gemella; l'italiano e il pezzo giusto restano quelli della frase."
@@ -159,11 +157,11 @@ def margins(
     "Gli stessi margini, senza tenere ciò che serve ai gradienti."
     return logit_gap(model, twins, src)
 
-# %% ../../book/82_dietro_le_figure.ipynb #4fe503b3
+# %% ../../book/82_dietro_le_figure.ipynb #db6816cb
 def _reads_english(spot: Spot) -> bool:
     "Se le posizioni di `spot` sono quelle della frase inglese."
     memory = isinstance(spot, Inlet) and spot.attention == "cross" and spot.part != "W_q"
-    return spot[0] == "encoder" or memory
+    return spot[0] == "encoder" or memory  # il primo campo: di un flusso la pila, di una testa l'attenzione
 
 
 def _from_twin(
@@ -181,9 +179,7 @@ def _from_twin(
 def exchange(
     model: Transformer,
     twins: Twins,
-    experiments: Sequence[
-        Mapping[Spot, Tensor]
-    ],  # ognuno: posto → dove, (n, S) o (n, T)
+    experiments: Sequence[Mapping[Spot, Tensor]],  # ognuno: posto → dove, (n, S) o (n, T)
 ) -> Tensor:  # (esperimenti, n)
     "I margini quando nei posti di ogni esperimento si mettono i valori della gemella."
     spots = list(dict.fromkeys(spot for swaps in experiments for spot in swaps))
@@ -207,7 +203,7 @@ def effect(
     )
     return bootstrap(moved, whole)
 
-# %% ../../book/82_dietro_le_figure.ipynb #df324688
+# %% ../../book/82_dietro_le_figure.ipynb #90e67dc7
 def places(tokenizer: Tokenizer, twins: Twins) -> dict[str, Tensor]:  # (n, S)
     "Dove stanno, in ogni frase di `twins.source`, i posti di cui parliamo."
     names = ("1° nome", "2° nome", "it", "dopo «it»", "in mezzo", "indizio", "fine")
@@ -218,14 +214,13 @@ def places(tokenizer: Tokenizer, twins: Twins) -> dict[str, Tensor]:  # (n, S)
         end = ids.index(EOS) + 1
         words = (*(noun.en for noun in probe.nouns), "it", probe.clue)
         found = piece_mask(tokenizer.pieces(ids[:end]), words).bool()  # (end, 4)
-        for name, column in zip(
-            ("1° nome", "2° nome", "it", "indizio"), found.T, strict=True
-        ):
+        for name, column in zip(("1° nome", "2° nome", "it", "indizio"), found.T, strict=True):
             masks[name][row, :end] = column
-        after, clue = (int(found[:, c].nonzero().max()) + 1 for c in (2, 3))
-        masks["dopo «it»"][row, after] = not found[after, 3]
-        masks["in mezzo"][row, after + 1 : int(found[:, 3].nonzero().min())] = True
-        masks["fine"][row, clue:end] = True
+        it, clue = found[:, 2], found[:, 3]  # (end,)
+        after, rest = (int(column.nonzero().max()) + 1 for column in (it, clue))
+        masks["dopo «it»"][row, after] = not clue[after]
+        masks["in mezzo"][row, after + 1 : int(clue.nonzero().min())] = True
+        masks["fine"][row, rest:end] = True
     return masks
 
 # %% ../../book/82_dietro_le_figure.ipynb #61674f10

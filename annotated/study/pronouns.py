@@ -330,12 +330,10 @@ def _cumulative() -> list[float]:
         total[choice.frame] += root
     return list(accumulate(root / total[choice.frame] for choice, root in zip(choices(), roots, strict=True)))
 
-# %% ../../book/87_frasi_con_it.ipynb #aa78197f
+# %% ../../book/87_frasi_con_it.ipynb #606ce236
 @cache
 def _forms(noun: Noun) -> dict[str, str]:
-    forms = {
-        preposition or "il": article(noun.it, noun.gender, preposition) + noun.it for preposition in _ARTICLES
-    }
+    forms = {prep or "il": article(noun.it, noun.gender, prep) + noun.it for prep in _ARTICLES}
     return {**forms, "en": noun.en, "o": "o" if noun.gender == "m" else "a"}
 
 
@@ -354,7 +352,7 @@ def _compose(
     texts = _sentence(en), _sentence(it + right), _sentence(it + wrong)
     return Probe(number, 1, *texts, antecedent, clue.en, nouns)
 
-# %% ../../book/87_frasi_con_it.ipynb #2db651a4
+# %% ../../book/87_frasi_con_it.ipynb #086f705c
 SAME_GENDER = 0.12  # quota di frasi con due nomi dello stesso genere
 HELD_OUT = 50  # una coppia di nomi su quante resta da parte
 
@@ -374,12 +372,13 @@ def _draw(rng: random.Random, held_out: bool) -> Probe | None:
         return None
     antecedent = rng.randrange(2)
     clue = rng.choice(choice.clues[antecedent])
-    words = _banned()[1].get(frozenset((a.en, b.en))) or _banned()[1].get(frozenset((a.it, b.it))) or ()
+    _, banned = _banned()  # gli indizi vietati a ogni coppia di nomi
+    words = banned.get(frozenset((a.en, b.en))) or banned.get(frozenset((a.it, b.it))) or ()
     if clue.m in (a.it, b.it) or clue.en in words or stem_it(clue.m) in words:
         return None  # vietata, oppure «il deserto era deserto»
     return _compose(rng, choice.frame, (a, b), antecedent, clue)
 
-# %% ../../book/87_frasi_con_it.ipynb #f06d3727
+# %% ../../book/87_frasi_con_it.ipynb #3b2a9ec4
 def capacity(held_out: bool = False) -> int:
     "Quante frasi distinte si possono chiedere a `generate`."
     total = sum(choice.pairs * sum(map(len, choice.clues)) for choice in choices())
@@ -397,8 +396,8 @@ def generate(
 
     Solleva `AnnotatedError` se `n` non sta fra 1 e `capacity`.
     """
-    if not 0 < n <= capacity(held_out):
-        limit = capacity(held_out)
+    limit = capacity(held_out)
+    if not 0 < n <= limit:
         raise AnnotatedError(
             f"n = {n}: si possono generare da 1 a {limit} frasi distinte. Scegli un n in quell'intervallo."
         )

@@ -19,7 +19,7 @@ from ..decoding import beam_search, check_vocabulary, encode_sources
 from ..tokenizer import Tokenizer
 from ..transformer import Transformer, attention_weights
 
-# %% ../../book/20_vedere.ipynb #07b6644e
+# %% ../../book/20_vedere.ipynb #6f655621
 Kind = Literal["encoder", "decoder", "cross", "self"]
 
 
@@ -44,7 +44,8 @@ class AttentionMap:
             w = torch.cat([torch.as_tensor(x) for x in w])  # come li rende `transformers`
         if isinstance(w, torch.Tensor):
             w = w.detach().float().cpu()
-        object.__setattr__(self, "weights", w := np.asarray(w, dtype=np.float64))
+        w = np.asarray(w, dtype=np.float64)
+        object.__setattr__(self, "weights", w)  # la dataclass è congelata
         if self.kind not in get_args(Kind):
             raise ValueError(
                 f"attenzione «{self.kind}» sconosciuta: scegli fra {', '.join(get_args(Kind))}."
@@ -170,16 +171,14 @@ def open_words(pieces: Sequence[str]) -> list[str]:
 def _opened(m: AttentionMap) -> AttentionMap:
     return AttentionMap(m.kind, m.weights, open_words(m.queries), open_words(m.keys))
 
-# %% ../../book/82_dietro_le_figure.ipynb #a34cae7e
+# %% ../../book/82_dietro_le_figure.ipynb #c4fe83b8
 def merge_words(
     weights: np.ndarray,  # (..., T, S)
     rows: Sequence[int],  # la parola di ogni query, da `word_index`
     columns: Sequence[int],  # la parola di ogni chiave
 ) -> np.ndarray:  # (..., parole che guardano, parole guardate)
     "Unisce i pezzi in parole: somma sulle colonne, media sulle righe."
-    R, C = (
-        np.eye(max(words) + 1)[list(words)] for words in (rows, columns)
-    )  # (T, parole) e (S, parole)
+    R, C = (np.eye(max(words) + 1)[list(words)] for words in (rows, columns))  # (T, parole) e (S, parole)
     return (R / R.sum(axis=0)).T @ weights @ C
 
 # %% ../../book/82_dietro_le_figure.ipynb #7c69f81f
@@ -232,15 +231,13 @@ def dequantize(codes: np.ndarray, levels: int) -> np.ndarray:
     )
     return np.where(present, (floor + rest.clip(0, 0.999)) / levels, 0.0)
 
-# %% ../../book/82_dietro_le_figure.ipynb #3f1c23bf
+# %% ../../book/82_dietro_le_figure.ipynb #07e6eee8
 def _pack(maps: Sequence[AttentionMap], levels: int) -> str:
     codes = np.concatenate([quantize(m.weights, levels).ravel() for m in maps])
-    planes = (codes & 255).astype(np.uint8).tobytes() + (codes >> 8).astype(
-        np.uint8
-    ).tobytes()
-    return base64.b64encode(zlib.compress(planes)).decode()
+    low, high = (codes & 255).astype(np.uint8), (codes >> 8).astype(np.uint8)  # prima tutti i byte bassi
+    return base64.b64encode(zlib.compress(low.tobytes() + high.tobytes())).decode()
 
-# %% ../../book/82_dietro_le_figure.ipynb #e9c14066
+# %% ../../book/82_dietro_le_figure.ipynb #0ceb35e9
 HEAD_COLORS = [
     "#1f77b4", "#d95f02", "#2a9134", "#d62728", "#9467bd",
     "#9c6355", "#d6519f", "#7f7f7f", "#8a8a12", "#0e8f9f",
@@ -249,18 +246,14 @@ LEVELS = (10_000, 4_000, 2_000, 1_000, 400, 200)  # il primo con cui la vista st
 LIMIT = 300_000  # byte
 
 
-def view_data(
-    sentences: Sequence[Sequence[AttentionMap]], levels: int
-) -> dict[str, Any]:
+def _axes(m: AttentionMap) -> dict[str, Any]:
+    shape = dict(zip("NhTS", m.weights.shape, strict=True))
+    return {"kind": m.kind, **shape, "queries": [*m.queries], "keys": [*m.keys]}
+
+
+def view_data(sentences: Sequence[Sequence[AttentionMap]], levels: int) -> dict[str, Any]:
     "Le mappe come le legge il visore: forme, pezzi, e i pesi compressi di tutte."
-    shapes = [[dict(zip("NhTS", m.weights.shape, strict=True)) for m in maps] for maps in sentences]
-    axes = [
-        [
-            {"kind": m.kind, **shape, "queries": [*m.queries], "keys": [*m.keys]}
-            for m, shape in zip(*pair, strict=True)
-        ]
-        for pair in zip(sentences, shapes, strict=True)
-    ]
+    axes = [[_axes(m) for m in maps] for maps in sentences]
     weights = _pack([m for maps in sentences for m in maps], levels)
     return {"sentences": axes, "levels": levels, "weights": weights}
 
@@ -334,7 +327,7 @@ class PageFigure:
             file.write(f"{head}{self.html}{tail}".encode())
 
 
-# %% ../../book/82_dietro_le_figure.ipynb #811802c1
+# %% ../../book/82_dietro_le_figure.ipynb #d4786009
 def _element(data: dict[str, Any], anchor: str | None) -> str:
     "La vista: senza un nome suo, nell'indirizzo la distingue ciò che contiene."
     name = hashlib.sha256(json.dumps(data).encode()).hexdigest()[:12]
@@ -353,8 +346,7 @@ def _fit(
     anchor: str | None,
 ) -> tuple[str, int]:
     "La vista e il numero di scalini: i più fini con cui sta nel limite."
-    pair = len(sentences) == 2
-    pairs = [_pairs(a, b) for a, b in zip(*sentences, strict=True)] if pair else []
+    pairs = [_pairs(a, b) for a, b in zip(*sentences, strict=True)] if len(sentences) == 2 else []
     fixed = {"names": names, "start": start, "colors": HEAD_COLORS, "pairs": pairs, "second": second}
 
     @cache
@@ -366,7 +358,7 @@ def _fit(
     return page(LEVELS[fits]), LEVELS[fits]
 
 
-# %% ../../book/82_dietro_le_figure.ipynb #9c11729b
+# %% ../../book/82_dietro_le_figure.ipynb #9c55558d
 class _Panel(NamedTuple):
     name: str
     matrix: np.ndarray  # (T, S)
@@ -402,14 +394,14 @@ def _panels(
     panels = []
     for name, pieces in zip(names, maps, strict=False):
         m = by_words(pieces) if words else pieces
-        queries, keys = (_labels(x)[words] for x in (pieces.queries, pieces.keys))
+        queries, keys = (_labels(x)[words] for x in (pieces.queries, pieces.keys))  # False: i pezzi
         panels.append(_Panel(name, m.weights[layer - 1, head - 1], queries, keys))
     if len(maps) == 2:
         pairs = _pairs(maps[0], maps[1])["words" if words else "pieces"]
         panels.append(_difference(panels[0], panels[1], pairs))
     return panels
 
-# %% ../../book/82_dietro_le_figure.ipynb #61887c1b
+# %% ../../book/82_dietro_le_figure.ipynb #db7ff764
 def _draw(ax: Any, panel: _Panel, title: str) -> None:
     ax.imshow(
         panel.matrix,
@@ -422,17 +414,9 @@ def _draw(ax: Any, panel: _Panel, title: str) -> None:
     ax.set_title(title, fontsize=10)
     ax.tick_params(length=0, labelsize=9, pad=2)
     ax.spines[:].set_visible(False)
-    for i, j in (
-        np.argwhere(np.abs(panel.matrix) >= 0.1) if panel.signed else ()
-    ):  # il segno non sta nel solo colore
-        ax.text(
-            j,
-            i,
-            "+" if panel.matrix[i, j] > 0 else "−",
-            ha="center",
-            va="center",
-            fontsize=9,
-        )
+    if panel.signed:  # il segno non sta nel solo colore
+        for i, j in np.argwhere(np.abs(panel.matrix) >= 0.1):
+            ax.text(j, i, "+" if panel.matrix[i, j] > 0 else "−", ha="center", va="center", fontsize=9)
 
 
 def _draw_all(heads: dict[int, list[_Panel]]) -> Figure:
@@ -562,7 +546,7 @@ def attention_view(
     start |= {"words": words, "focus": focus}
     return View(*_fit(sentences, names, start, second, anchor), sentences, names, start)
 
-# %% ../../book/82_dietro_le_figure.ipynb #3e304def
+# %% ../../book/82_dietro_le_figure.ipynb #9b1c5a88
 _ALIGNED = """\
 The red car is in front of the house.|La macchina rossa è davanti alla casa.|\
 macchina:car rossa:red casa:house
@@ -612,17 +596,13 @@ They live in a beautiful city.|Vivono in una bella città.|\
 vivono:live bella:beautiful città:city
 The doctor read the last page of the report.|Il medico lesse l'ultima pagina della relazione.|\
 medico:doctor lesse:read pagina:page relazione:report"""
-ALIGNED = [
-    tuple(line.split("|")) for line in _ALIGNED.splitlines()
-]  # inglese, italiano, parole
+ALIGNED = [tuple(line.split("|")) for line in _ALIGNED.splitlines()]  # inglese, italiano, parole
 
-# %% ../../book/82_dietro_le_figure.ipynb #136b1c4b
+# %% ../../book/82_dietro_le_figure.ipynb #b998d65c
 def alignment(
     cross: AttentionMap,  # la cross-attention, da `read_attention`
     gold: str,  # le corrispondenze, come in `ALIGNED`
-) -> tuple[
-    np.ndarray, np.ndarray, np.ndarray
-]:  # (parole, N, h, S), (parole,), (parole,)
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:  # (parole, N, h, S), (parole,), (parole,)
     "I pesi di ogni parola italiana; dove sta la sua inglese; dove la mette la posizione relativa."
     m = by_words(cross)
     italian, english = (
