@@ -399,7 +399,7 @@ def _training_config(args: argparse.Namespace, device: torch.device) -> Training
     options |= {name: bool(options[name]) for name in ("compiled", "tensorboard")}
     return TrainingConfig(**options)
 
-# %% ../book/90_riga_di_comando.ipynb #d46837ed
+# %% ../book/90_riga_di_comando.ipynb #3b238b22
 def _train(args: argparse.Namespace) -> None:
     _check_processes()
     if args.config and args.config.endswith(".json"):
@@ -483,7 +483,7 @@ def _measure_unseen(folder: Path, device: torch.device) -> None:
     unseen = _microlingua_pairs(500, held_out=True)
     hypotheses = translate(model, tokenizer, [pair.source for pair in unseen])
     scores = evaluate(hypotheses, [pair.target for pair in unseen])
-    _say(f"coppie di nomi mai viste insieme: {number(scores.exact, '.1%')} di frasi tradotte esattamente")
+    _say(f"coppie di nomi mai viste insieme: {number(scores.exact, '.1%')} di frasi identiche al riferimento")
 
 # %% ../book/90_riga_di_comando.ipynb #3862ae6d
 _SCALES = ", ".join(f"{scale} per {name}" for name, scale in BRANCH_SCALE.items())

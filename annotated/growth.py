@@ -38,7 +38,7 @@ def _writer(W: Tensor) -> Tensor:  # da (d, n) a (2d, n)
     "Chi scriveva x e ora scrive `twice(x)`."
     return twice(W.T).T
 
-# %% ../book/85_crescere.ipynb #552c23ea
+# %% ../book/85_crescere.ipynb #31278521
 def _branches(layer: Any) -> Iterator[tuple[list[nn.Linear], nn.Linear]]:
     "I rami di un blocco: di ciascuno gli strati che leggono e quello che scrive."
     for part in layer.children():
@@ -49,7 +49,7 @@ def _branches(layer: Any) -> Iterator[tuple[list[nn.Linear], nn.Linear]]:
 
 def _fill(
     new: Any,  # un blocco largo il doppio
-    own: Any,  # il blocco da cui viene la prima metà di teste e unità
+    own: Any,  # il blocco da cui viene la prima metà di teste e neuroni
     other: Any,  # quello da cui viene la seconda, che non scrive
     writes: bool,  # se la prima metà scrive
 ) -> None:

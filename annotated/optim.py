@@ -12,13 +12,13 @@ from torch import Tensor, nn
 
 from .common import PAD
 
-# %% ../book/13_ottimizzazione.ipynb #5543c2c9
+# %% ../book/13_ottimizzazione.ipynb #6fcc32cf
 def translation_loss(
     logits: Tensor,  # (B, T, V)
     targets: Tensor,  # (B, T); dove c'è PAD non si conta
     smoothing: float = 0.0,  # ε: quota di probabilità sparsa su tutto il vocabolario
 ) -> Tensor:  # la somma, in nat, sulle posizioni vere
-    "Cross-entropy con label smoothing (Vaswani 2017, §5.4), sommata: si divide per i token alla fine."
+    "Cross-entropy con label smoothing (Vaswani 2017, §5.4), sommata: si divide per i pezzi alla fine."
     return F.cross_entropy(
         logits.flatten(0, -2), targets.flatten(), ignore_index=PAD, label_smoothing=smoothing, reduction="sum"
     )

@@ -181,7 +181,7 @@ class TrainingConfig:
         left = (self.max_steps - step + 1) / (self.cooldown or 1)
         return noam(step, d_model, self.warmup, self.factor) * min(1.0, left)
 
-# %% ../book/15_addestramento.ipynb #f060802a
+# %% ../book/15_addestramento.ipynb #58d6929b
 @dataclass
 class Progress:
     "A che punto è un addestramento."
@@ -204,7 +204,7 @@ class Progress:
 
     @property
     def seconds(self) -> float:
-        "Da quanto si addestra, validazioni e giri precedenti compresi."
+        "Da quanto si addestra, validazioni comprese, anche prima della ripresa."
         return max((row["seconds"] for row in self.log if "seconds" in row), default=0.0)
 
     @property

@@ -59,13 +59,13 @@ def group_means(
     )
     return totals / rows.bincount().view(-1, *[1] * (values.ndim - 1))
 
-# %% ../../book/21_it_animal.ipynb #db3428c3
+# %% ../../book/21_it_animal.ipynb #8a7932e3
 def bootstrap(
     values: Tensor,  # (G, ...): un valore per gruppo indipendente
     rounds: int = 2000,
     seed: int = 0,
 ) -> Tensor:  # (2, ...): gli estremi dell'intervallo al 95 % della media
-    "Intervallo di confidenza della media, ricampionando i gruppi (percentili)."
+    "Intervallo di confidenza della media, ripescando i gruppi (percentili)."
     G, generator = len(values), torch.Generator().manual_seed(seed)
     chosen = torch.randint(G, (rounds, G), generator=generator)
     times = torch.zeros(rounds, G).scatter_add_(

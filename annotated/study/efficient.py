@@ -99,10 +99,10 @@ def fixed_mask(
     t = s[:, None]
     return ((s <= t) & ((s // stride == t // stride) | (s % stride == stride - 1)))[None, None]
 
-# %% ../../book/25_efficiente.ipynb #df6ed6e7
+# %% ../../book/25_efficiente.ipynb #6503a802
 def reached(
     *masks: Tensor,  # una per strato, dal primo; ciascuna (..., T, T)
-) -> Tensor:  # (..., T, T): True se l'uscita della riga dipende dall'ingresso della colonna
+) -> Tensor:  # (..., T, T): True se l'uscita della riga dipende dall'entrata della colonna
     "Chi dipende da chi dopo una pila di strati con queste maschere e le connessioni residuali."
     result = torch.eye(masks[0].size(-1), dtype=torch.bool, device=masks[0].device)
     for mask in masks:

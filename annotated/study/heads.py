@@ -122,7 +122,7 @@ def hits(
     best &= weights > 0
     return (best & targets).sum(dim=(-2, -1))
 
-# %% ../../book/22_teste.ipynb #eb8c78c3
+# %% ../../book/22_teste.ipynb #147684b7
 class Estimate(NamedTuple):
     "Una misura con il suo intervallo, al 95 % se non è detto altrimenti."
 
@@ -143,7 +143,7 @@ def _check_pairs(x: np.ndarray, y: np.ndarray) -> None:
         )
 
 
-@lru_cache(maxsize=4)  # chi confronta molte teste le riestrae sempre uguali
+@lru_cache(maxsize=4)  # chi confronta molte teste le ripesca sempre uguali
 def _resamples(n: int, draws: int, seed: int) -> np.ndarray:  # (draws, n)
     "Quante volte ogni frase esce, in ogni campione estratto con ripetizione."
     return np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=draws)
@@ -156,7 +156,7 @@ def bootstrap(
     seed: int = 0,
     tests: int = 1,  # quanti intervalli si leggono insieme (Bonferroni)
 ) -> Estimate:
-    """Il rapporto fra le due somme, con l'intervallo ottenuto riestraendo le frasi.
+    """Il rapporto fra le due somme, con l'intervallo ottenuto ripescando le frasi.
 
     Le estrazioni in cui i denominatori sommano a zero non contano. Solleva `ValueError` se è
     così per tutte le frasi insieme, se i valori non sono altrettanti, o non sono finiti, e se
@@ -176,7 +176,7 @@ def bootstrap(
         float(numerators.sum() / denominators.sum()), float(low), float(high)
     )
 
-# %% ../../book/22_teste.ipynb #87187099
+# %% ../../book/22_teste.ipynb #cc03564a
 def _ranks(x: np.ndarray) -> np.ndarray:
     _, group, counts = np.unique(x, return_inverse=True, return_counts=True)
     return (counts.cumsum() - (counts - 1) / 2)[group]  # a pari merito il posto medio
@@ -190,7 +190,7 @@ def _rank_correlation(x: np.ndarray, y: np.ndarray) -> float:
 
 def _interval(
     measure: Callable[[np.ndarray], float], n: int, draws: int
-) -> Estimate:  # `measure` su tutti gli indici, con l'intervallo di chi li riestrae
+) -> Estimate:  # `measure` su tutti gli indici, con l'intervallo di chi li ripesca
     rng = np.random.default_rng(0)
     samples = [measure(rng.integers(0, n, n)) for _ in range(draws)]
     low, high = np.quantile(samples, (0.025, 0.975)).tolist()
@@ -198,7 +198,7 @@ def _interval(
 
 
 def spearman(x: np.ndarray, y: np.ndarray, draws: int = 1000) -> Estimate:
-    """La correlazione fra le classifiche di `x` e di `y`, (n,), riestraendo le coppie.
+    """La correlazione fra le classifiche di `x` e di `y`, (n,), ripescando le coppie.
 
     Vale 0 se da una parte i valori sono tutti uguali: non c'è classifica. Solleva `ValueError`
     se i valori non sono altrettanti, o non sono finiti.
