@@ -22,6 +22,7 @@ QUADERNI = book/96_galleria.ipynb $(filter-out book/96_galleria.ipynb,$(wildcard
 # il libro e le prove che ne leggono le pagine, i tipi e le altre prove
 test: .venv/pronto
 	$(BIN)/ruff check
+	$(BIN)/ruff format --check tools tests bench book/_ext conftest.py
 	$(BIN)/python tools/quaderni.py verifica
 	$(BIN)/pytest -q -n 2 --no-loadscope-reorder $(QUADERNI)
 	$(MAKE) -j 2 prove-pagine prove-altre

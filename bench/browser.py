@@ -7,6 +7,7 @@ I tempi sono di CPU, del solo filo che esegue la pagina: altri programmi accesi 
 
 import argparse
 import json
+import shlex
 import sys
 import tempfile
 from datetime import UTC, datetime
@@ -18,7 +19,7 @@ from playwright.sync_api import Browser, sync_playwright
 
 from annotated.study.microlingua import generate
 from annotated.web import export_web
-from tools.provenienza import chromium, commit, processor
+from tools.provenienza import chromium, commit, processor, write_json
 
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAM = ROOT / "annotated" / "study" / "web" / "transformer.js"
@@ -95,7 +96,7 @@ def main() -> None:
     if (executable := chromium()) is None:
         parser.error("nessun Chromium: installalo, o di' dov'è con CHROMIUM=percorso")
     report: dict[str, Any] = {
-        "comando": " ".join(("python bench/browser.py", *sys.argv[1:])),
+        "comando": shlex.join(["python", "bench/browser.py", *sys.argv[1:]]),
         "commit": commit(),
         "data": f"{datetime.now(UTC):%Y-%m-%d}",
         "dispositivo": processor(),
@@ -116,9 +117,7 @@ def main() -> None:
             print(name, json.dumps(report["modelli"][name], indent=1, ensure_ascii=False))
         browser.close()
     if names == MODELS:
-        (ROOT / "bench" / "risultati" / "browser.json").write_text(
-            json.dumps(report, indent=1, ensure_ascii=False) + "\n", "utf-8"
-        )
+        write_json(ROOT / "bench" / "risultati" / "browser.json", report)
 
 
 if __name__ == "__main__":

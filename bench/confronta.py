@@ -1,6 +1,6 @@
 """Misura fianco a fianco addestramento e traduzione di annotated e dei suoi concorrenti.
 
-Scrive in `risultati/` la tabella dei rapporti con MarianMT e le misure grezze con l'ambiente.
+Scrive in `risultati/` le misure grezze con l'ambiente e la tabella dei rapporti con MarianMT.
 """
 
 import argparse
@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import platform
+import shlex
 import sys
 import time
 from collections.abc import Callable
@@ -21,9 +22,9 @@ import torch
 from concorrenti import BASELINE, CONFIG, CONTENDERS, PIECES, Contender
 from torch import Tensor
 
-from annotated.common import EOS, number
+from annotated.common import EOS, atomic_write, number
 from annotated.data import Batch, Corpus, make_batches
-from tools.provenienza import commit, processor
+from tools.provenienza import commit, processor, told_errors, write_json
 
 HERE = Path(__file__).parent
 PACKAGES = ("torch", "transformers", "joeynmt", "OpenNMT-py", "ctranslate2")
@@ -31,7 +32,9 @@ TASKS = ("addestramento", "traduzione")
 RAW = ("ambiente", "lavoro di ogni giro", "secondi")  # le parti dei risultati grezzi
 SEED = 1
 POSITIONS = {"cpu": 1024, "cuda": 8192}  # di un lotto, per lato
+STEPS = {"cpu": 1, "cuda": 20}  # passi di ogni giro: uno solo, sulla scheda, dura meno del suo rumore
 SENTENCES = 64  # da tradurre
+LEAST = 3  # giri di una misura da scrivere
 SLOW = 4  # chi impiega più di SLOW volte MarianMT non ripete la prova e non fa le successive
 SAME_SHAPE = 1e-3  # scarto ammesso nel numero dei parametri
 
@@ -112,16 +115,16 @@ def measure_training(
     contenders: dict[str, Contender], rounds: int, bf16: bool, device: str, slow: set[str]
 ) -> tuple[dict, dict]:
     "Per ogni precisione, i secondi di tutti a ogni giro, e quante posizioni ha ogni giro."
-    batches, times = training_batches(rounds, device), {}
+    batches, times, steps = training_batches(rounds, device), {}, range(STEPS[device])
     for precision in ("fp32", "bf16")[: 1 + bf16]:
         works = {}
         for name, c in contenders.items():
             if c.step:
                 c.model.train()
                 c.step(batches[0], precision == "bf16")  # riscaldamento: la memoria del primo passo non si conta
-                works[name] = lambda i, c=c: c.step(batches[i], precision == "bf16")  # noqa: B023
+                works[name] = lambda i, c=c: [c.step(batches[i], precision == "bf16") for _ in steps]  # noqa: B023
         times[f"addestramento {precision}"] = compete(f"addestramento {precision}", works, rounds, slow, device)
-    return times, {task: [batch.tgt_out.numel() for batch in batches] for task in times}
+    return times, {task: [len(steps) * batch.tgt_out.numel() for batch in batches] for task in times}
 
 
 def measure_translation(
@@ -136,7 +139,7 @@ def measure_translation(
         works = {}
         for name, c in contenders.items():
             if name not in slow:
-                lengths = {len(ids) for ids in c.translate(src[:4], beam)}  # riscaldamento
+                lengths = {len(ids) for ids in c.translate(src, beam)}  # riscaldamento
                 if lengths != {PIECES}:
                     raise SystemExit(f"{name}: traduzioni di {lengths} pezzi invece di {PIECES}.")
                 works[name] = lambda i, c=c: c.translate(src, beam)  # noqa: B023
@@ -149,8 +152,9 @@ def ratios(times: dict[str, list[float]], name: str) -> list[float]:
     return [base / own for base, own in zip(times[BASELINE], times.get(name, ()), strict=False)]
 
 
-def table(times: dict, units: dict, names: list[str]) -> str:
+def table(times: dict, units: dict) -> str:
     "La tabella in Markdown: mediana (minimo–massimo) dei rapporti con MarianMT."
+    names = [name for name in CONTENDERS if any(name in row for row in times.values())]
     rates = {task: median(n / s for n, s in zip(units[task], times[task][BASELINE], strict=True)) for task in times}
     of = ["posizioni" if task.startswith("addestramento") else "frasi" for task in times]
     rows = [["", *times], ["---", *("---:" for _ in times)]]
@@ -175,7 +179,7 @@ def environment(device: str) -> dict[str, object]:
             return None
 
     return {
-        "comando": f"python bench/{' '.join([Path(sys.argv[0]).name, *sys.argv[1:]])}",
+        "comando": shlex.join(["python", f"bench/{Path(sys.argv[0]).name}", *sys.argv[1:]]),
         "data": date.today().isoformat(),
         "commit": commit().removesuffix("+"),
         "file modificati": commit().endswith("+"),
@@ -188,43 +192,47 @@ def environment(device: str) -> dict[str, object]:
     }
 
 
+def write(path: Path, task: str, where: dict, times: dict, units: dict) -> None:
+    "Mette una prova fra i risultati, al posto di com'era la volta prima, e rifà la tabella."
+    raw = json.loads(path.read_text("utf-8")) if path.exists() else {part: {} for part in RAW}
+    raw["ambiente"][task] = where
+    for part, new in zip(RAW[1:], (units, times), strict=True):
+        rows = {name: row for name, row in raw[part].items() if not name.startswith(task)} | new
+        raw[part] = dict(sorted(rows.items(), key=lambda row: TASKS.index(row[0].split()[0])))
+    write_json(path, raw)
+    with atomic_write(path.with_suffix(".md")) as file:
+        file.write(table(raw["secondi"], raw["lavoro di ogni giro"]).encode())
+
+
 def main() -> None:
     "Legge le opzioni, misura, scrive."
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=POSITIONS, default="cpu", help="dove misurare (predefinito: cpu)")
-    parser.add_argument("--rounds", type=int, default=5, help="giri di ogni prova (predefinito: 5)")
+    parser.add_argument(
+        "--rounds", type=int, default=5, help=f"giri (predefinito: 5), sotto {LEAST} si stampa soltanto"
+    )
     parser.add_argument("--only", nargs="+", choices=CONTENDERS, help=f"solo questi, oltre a {BASELINE}")
     parser.add_argument("--bf16", action="store_true", help="misura anche l'addestramento in bfloat16")
     parser.add_argument("--task", choices=TASKS, help="solo questa prova; l'altra resta com'è nei risultati")
     args = parser.parse_args()
+    if args.rounds < 1:
+        parser.error(f"--rounds {args.rounds}: serve almeno un giro")
     logging.disable(logging.WARNING)
     torch.set_num_threads(1)
     where = environment(args.device)
     names = [name for name in CONTENDERS if name == BASELINE or not args.only or name in args.only]
     contenders = build(names, args.device)
-    folder, slow, measured = HERE / "risultati", set(), []
-    if args.task != "traduzione":
-        measured.append(measure_training(contenders, args.rounds, args.bf16, args.device, slow))
-    if args.task != "addestramento":
-        measured.append(measure_translation(contenders, args.rounds, args.device, slow))
-    path = folder / f"{args.device}.json"
-    raw = json.loads(path.read_text("utf-8")) if args.task and path.exists() else {key: {} for key in RAW}
-    for part in RAW[1:]:  # di una prova rifatta non resta nulla della volta prima
-        raw[part] = {name: row for name, row in raw[part].items() if not name.startswith(args.task or "")}
-    raw["ambiente"] |= dict.fromkeys([args.task] if args.task else TASKS, where)
-    for times, units in measured:
-        raw["secondi"] |= times
-        raw["lavoro di ogni giro"] |= units
-    for part in RAW[1:]:
-        raw[part] = dict(sorted(raw[part].items(), key=lambda row: TASKS.index(row[0].split()[0])))
-    times, units = raw["secondi"], raw["lavoro di ogni giro"]
-    names = [name for name in CONTENDERS if any(name in seconds_of for seconds_of in times.values())]
-    text = table(times, units, names)
-    folder.mkdir(exist_ok=True)
-    (folder / f"{args.device}.md").write_text(text, "utf-8")
-    path.write_text(json.dumps(raw, indent=1, ensure_ascii=False) + "\n", "utf-8")
-    print(text)
+    slow: set[str] = set()
+    for task in [args.task] if args.task else TASKS:
+        if task == "addestramento":
+            times, units = measure_training(contenders, args.rounds, args.bf16, args.device, slow)
+        else:
+            times, units = measure_translation(contenders, args.rounds, args.device, slow)
+        print(table(times, units))
+        if args.rounds >= LEAST:
+            write(HERE / "risultati" / f"{args.device}.json", task, where, times, units)
 
 
 if __name__ == "__main__":
-    main()
+    with told_errors():
+        main()

@@ -9,7 +9,6 @@ Scrive in `risultati/multi30k.json`, con il diario.
 """
 
 import argparse
-import json
 from collections.abc import Callable
 from datetime import date
 from pathlib import Path
@@ -21,7 +20,7 @@ from sacremoses import MosesPunctNormalizer, MosesTokenizer
 from annotated import evaluate, load_pretrained, translate
 from annotated.data import read_pairs
 from annotated.training import read_weights
-from tools.provenienza import commit, read_log, sha256
+from tools.provenienza import checkpoints, commit, read_log, sha256, told_errors, weights_sha256, write_json
 
 OUT = Path(__file__).parent / "risultati" / "multi30k.json"
 PUBLISHED = 41.02
@@ -63,7 +62,7 @@ def main() -> None:
     sources, references = [pair.source for pair in pairs], [pair.target for pair in pairs]
     log = read_log(args.run)
     model, tokenizer = load_pretrained(str(args.run))
-    last = max(args.run.glob("weights-*.safetensors"))
+    *_, last = checkpoints(args.run) or [args.run / "model.safetensors"]  # con --average 1
     results = []
     for average in (True, False):
         if not average:
@@ -81,14 +80,16 @@ def main() -> None:
         "commit": commit(),
         "torch": torch.__version__,
         "parameters": sum(p.numel() for p in model.parameters()),
+        "pesi": weights_sha256(args.run),
         "sha256": {path.name: sha256(path) for path in sorted(args.data.glob("*.tsv*"))},
         "beam": BEAM,
         "results": results,
         "log": log,
         "others": {name: validation(Path(run)) for name, run in args.other},
     }
-    OUT.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    write_json(OUT, record)
 
 
 if __name__ == "__main__":
-    main()
+    with told_errors():
+        main()

@@ -93,10 +93,12 @@ def main() -> None:
     arguments = parser.parse_args()
     if missing := [name for name in arguments.pagine if not (arguments.cartella / f"{name}.html").exists()]:
         parser.error(f"in {arguments.cartella} non c'è {missing[0]}.html")
+    if (executable := chromium()) is None:
+        parser.error("nessun Chromium: installalo, o di' dov'è con CHROMIUM=percorso")
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Zipped, directory=str(arguments.cartella)))
     Thread(target=server.serve_forever, daemon=True).start()
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox", "--disable-gpu"])
+        browser = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox", "--disable-gpu"])
         for name in arguments.pagine:
             found = measure(browser, f"http://127.0.0.1:{server.server_port}/{name}.html", arguments.volte)
             print(name, json.dumps(found, ensure_ascii=False))

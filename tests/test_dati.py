@@ -110,13 +110,25 @@ def test_same_seed_same_files(cleaned: Path, tmp_path: Path) -> None:
         assert first == same != other
 
 
+def test_what_is_already_there_does_not_enter_the_training(cleaned: Path, tmp_path: Path) -> None:
+    raw, old = cleaned.parent / "grezzi", tmp_path / "train-vecchio.tsv.xz"
+    (tmp_path / "train-pronomi.tsv").touch()
+    old.touch()
+    with pytest.raises(AnnotatedError, match=r"train-vecchio.tsv.xz: c'è già"):
+        dati.main(raw, tmp_path, size=5, seed=1)
+    old.unlink()
+    for _ in range(2):  # anche sopra a ciò che ha scritto
+        dati.main(raw, tmp_path, size=5, seed=1)
+
+
 def test_errors(cleaned: Path, tmp_path: Path) -> None:
     write(tmp_path / "valid.tsv", [("x", "A.", "B.")])
     write(tmp_path / "train.tsv", [("x", "A.", "B."), ("x", "Two columns.")])
     with pytest.raises(AnnotatedError, match="riga 2: 2 colonne"):
         dati.main(tmp_path, tmp_path / "out", size=5, seed=1)
-    with pytest.raises(AnnotatedError, match="--dev 1000: .* sono 25"):
-        dati.main(cleaned.parent / "grezzi", tmp_path / "out", size=1000, seed=1)
+    for size in (1000, 0, -1):
+        with pytest.raises(AnnotatedError, match=f"--dev {size}: .* sono 25"):
+            dati.main(cleaned.parent / "grezzi", tmp_path / "out", size=size, seed=1)
     with pytest.raises(AnnotatedError, match="è la cartella da leggere"):
         dati.main(tmp_path, tmp_path / "x" / "..", size=5, seed=1)
     command = [sys.executable, str(TOOLS / "dati.py"), str(tmp_path / "manca"), "--out", str(tmp_path / "out")]

@@ -1,9 +1,11 @@
 """Il diario di un addestramento lungo e le frasi retrotradotte, su un corpus di poche righe."""
 
 import json
+import shutil
 import sys
 from collections import Counter, defaultdict
 from pathlib import Path
+from typing import Any
 
 import diario
 import indizi
@@ -105,6 +107,59 @@ def test_only_new_snapshots_are_measured(
     assert longer["istantanee"][2]["pieces"] - second["pieces"] == read[12]
 
 
+def test_a_stage_told_again_forgets_the_next_and_other_weights(
+    folders: tuple[Path, Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, run, snapshots = folders
+    measured = []
+    monkeypatch.setattr(diario, "share", lambda *_: 0.5)
+    monkeypatch.setattr(diario, "measure", lambda *_: measured.append(1) or {"bleu": {}})
+    out, mine = tmp_path / "diario.json", shutil.copytree(snapshots, tmp_path / "istantanee")
+
+    def tell(*commands: str, hardware: str = "qui") -> dict[str, Any]:
+        stages = [word for command in commands for word in ("--stage", str(run), str(data), command)]
+        monkeypatch.setattr(
+            sys, "argv", ["diario.py", str(out), "--snapshots", str(mine), "--hardware", hardware, *stages]
+        )
+        diario.main()
+        return json.loads(out.read_text("utf-8"))
+
+    steps = [row["step"] for row in tell("A", "B")["istantanee"]]
+    assert steps == [8, 20] and len(measured) == 2
+    found = tell("A", hardware="altrove")
+    assert [row["step"] for row in found["istantanee"]] == [8] and len(measured) == 2
+    [stage] = found["provenienza"]["tappe"]
+    assert stage["processore"] == "altrove" and stage["fine"]["step"] == 12 and stage["commit"]
+    [path] = mine.glob("*/*")
+    path.write_bytes((run / "weights-0000012.safetensors").read_bytes())
+    again = tell("A")["istantanee"]
+    assert len(measured) == 3 and again[0]["pesi"] != found["istantanee"][0]["pesi"]
+
+
+def test_an_interrupted_translation_goes_on(
+    folders: tuple[Path, Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = shutil.copytree(folders[0], tmp_path / "dati")
+    (tmp_path / "frasi.txt").write_text("Una.\nDue.\nTre.\n", "utf-8")
+    asked: list[str] = []
+
+    def stopping(model: object, tokenizer: object, sentences: list[str], **_: Any) -> list[str]:
+        asked.extend(sentences)
+        if len(asked) == 2:
+            raise KeyboardInterrupt
+        return [sentence.upper() for sentence in sentences]
+
+    monkeypatch.setattr(retrotraduci, "translate", stopping)
+    monkeypatch.setattr(retrotraduci, "BLOCK", 1)
+    monkeypatch.setattr(sys, "argv", ["retrotraduci.py", "mini", str(tmp_path / "frasi.txt"), "--data", str(data)])
+    with pytest.raises(KeyboardInterrupt):
+        retrotraduci.main()
+    retrotraduci.main()
+    assert asked == ["Una.", "Due.", "Due.", "Tre."]
+    rows = (data / "train-retrotradotte.tsv").read_text("utf-8").splitlines()
+    assert rows == [f"retrotradotte\t{it.upper()}\t{it}" for it in ("Una.", "Due.", "Tre.")]
+
+
 def test_nothing_of_the_held_out_files_is_translated_back(folders: tuple[Path, Path, Path], tmp_path: Path) -> None:
     data, _, _ = folders
     held_out = [pair.target for path in data.glob("dev*.tsv") for pair in read_pairs(path)]
@@ -136,9 +191,19 @@ def test_vectors_are_of_the_published_weights() -> None:
     assert len(found["parole"]) == len(read_probes())
 
 
+@pytest.mark.parametrize("wrong", [["--seeds", "0"], ["--steps", "0"]])
+def test_no_seeds_and_no_steps_are_refused(
+    wrong: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["simmetriche.py", *wrong])
+    with pytest.raises(SystemExit):
+        simmetriche.main()
+    assert f"{' '.join(wrong)}: " in capsys.readouterr().err
+
+
 def test_symmetric_sentences_are_of_the_published_weights() -> None:
     found = json.loads(simmetriche.OUT.read_text("utf-8"))
-    assert found["provenienza"]["pesi"] == provenienza.weights_sha256(MODELS / simmetriche.MODEL)
+    assert found["provenienza"]["pesi"] == provenienza.weights_sha256(simmetriche.MODEL)
     assert found["provenienza"]["aggettivi"] == provenienza.sha256(simmetriche.LEXICON)
     assert all(len(run["margini"]) == len(read_probes()) for run in found["corse"])
     assert found["esempi"] == [list(e[:3]) for e in simmetriche.some(6, seed=99, held_pairs=True)]
@@ -156,7 +221,7 @@ def test_symmetric_sentences_have_no_usual_place() -> None:
     aside = {e.clue for e in simmetriche.some(300, seed=1, held_clues=True)}
     assert len(aside) > 50 and not aside & {e.clue for e in read}
     tested = {(frozenset(noun.en for noun in probe.nouns), probe.clue) for probe in read_probes()}
-    assert not any({noun.lower() for noun in pair} <= {*e.en.lower().split()} and clue == e.clue
+    assert not any(clue == e.clue and {noun.lower() for noun in pair} <= {*e.en.lower().split()}
                    for e in read for pair, clue in tested)  # fmt: skip
     assert all(e.it != e.wrong and len(e.it.split()) == len(e.wrong.split()) for e in read)
 

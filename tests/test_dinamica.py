@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from annotated import AnnotatedError
 from annotated.study.dynamics import delays, rises, verdict
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -90,6 +91,22 @@ def test_the_look_is_chosen_on_half_of_the_frames_and_read_on_the_other() -> Non
     mine = [i for i in range(n) if dinamica.kind[i] == 0 and not in_choose[i]]
     assert {dinamica.frames[i] for i in mine} <= set(report.tolist())
     assert abs(curves["sguardi"][-1] - noise[-1, mine, 1].mean()) < 0.05
+
+
+def test_only_trainings_with_these_options_are_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import dinamica
+
+    monkeypatch.setattr(dinamica, "generate", lambda *_, **__: [])
+    monkeypatch.setattr(dinamica, "encode_pairs", lambda *_, **__: None)
+    monkeypatch.setattr(dinamica, "run", lambda *_: {"passo": [100], "secondi": 1, "opzioni": dinamica.SETTINGS})
+    dinamica.train_all(tmp_path, 1, 0)
+    dinamica.train_all(tmp_path, 1, 0)  # c'è già, ed è lei
+    for other in ({"opzioni": "altre"}, {}):  # un altro warmup; un file di prima
+        np.savez(tmp_path / "stretto-1.npz", passo=[100], **other)
+        with pytest.raises(AnnotatedError, match=r"stretto-1.npz: è di altre opzioni"):
+            dinamica.train_all(tmp_path, 1, 0)
+        with pytest.raises(AnnotatedError, match=r"stretto-1.npz: è di altre opzioni"):
+            dinamica.measure_all(tmp_path, tmp_path / "dinamica.json")
 
 
 def test_the_file_says_where_it_comes_from() -> None:

@@ -1,6 +1,5 @@
 """Le teste: chi si spegne, che cosa torna com'era, e misure che non dipendono dal lotto."""
 
-import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable
@@ -9,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from provenienza import weights_sha256
+from provenienza import sha256, weights_sha256
 from sacrebleu.metrics.bleu import BLEU
 from torch import Tensor
 
@@ -279,7 +278,7 @@ def test_the_measures_are_of_these_sentences_and_weights() -> None:
     stored = np.load(DATA / "teste.npz", allow_pickle=False)
     provenance = json.loads(str(stored["provenance"]))
     n = len(list(read_pairs(DATA / "teste.tsv.xz")))
-    assert provenance["sentences"] == hashlib.sha256((DATA / "teste.tsv.xz").read_bytes()).hexdigest()
+    assert provenance["sentences"] == sha256(DATA / "teste.tsv.xz")
     assert stored["effects"].shape == (len(provenance["heads"]), n)
     assert stored["curve"].shape[::2] == (len(provenance["kept"]), n - n // 2)
     assert stored["bleu"].shape == (len(provenance["bleu"]), n - n // 2, 10)

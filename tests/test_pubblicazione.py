@@ -19,8 +19,11 @@ from xml.etree import ElementTree
 import nbformat
 import pubblica
 import pytest
+import sito
 import yaml
 from playwright.sync_api import Browser, Response
+from sphinx.application import Sphinx
+from sphinx.util.docutils import docutils_namespace
 
 from annotated.decoding import translate
 from annotated.pretrained import MODELS, load_pretrained
@@ -237,6 +240,21 @@ def test_built_again_without_changes(tmp_path: Path) -> None:
         subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": str(ROOT / "book" / "_ext")})
         pages.append((tmp_path / "html" / "index.html").read_bytes())
     assert pages[0] == pages[1]
+
+
+def test_a_removed_chapter_leaves_no_page(tmp_path: Path) -> None:
+    "Sarebbe ancora nella ricerca; chi resta, se cambia, si riscrive."
+    kept, removed, pages = tmp_path / "index.rst", tmp_path / "primo.rst", tmp_path / "html"
+    removed.write_text(":orphan:\n\nPrimo\n=====\n", "utf-8")
+    for title in ("Prima", "Dopo"):
+        kept.write_text(f"{title}\n======\n", "utf-8")
+        with docutils_namespace():
+            app = Sphinx(tmp_path, None, pages, tmp_path / "tree", "html", {"extensions": []}, status=None)
+            app.connect("env-purge-doc", sito.forget)
+            app.build()
+        assert (pages / "primo.html").exists() == (title == "Prima")
+        assert title in (pages / "index.html").read_text("utf-8")
+        removed.unlink(missing_ok=True)
 
 
 def test_the_wheel_carries_weights_and_lexicons(tmp_path: Path) -> None:

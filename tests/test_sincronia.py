@@ -10,7 +10,7 @@ import nbformat
 import pytest
 import quaderni
 from jupyter_cache import get_cache
-from nbformat.v4 import new_code_cell, new_notebook, new_output
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -56,6 +56,32 @@ def test_a_notebook_that_passes_is_executed_for_the_book(tmp_path: Path) -> None
     assert "1 failed" in done.stdout, done.stdout
     [record] = get_cache(tmp_path / "book/_build/.jupyter_cache").list_cache_records()
     assert Path(record.uri).name == "giusto.ipynb"
+
+
+def test_a_notebook_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "capitolo.ipynb"
+    nbformat.write(new_notebook(cells=[new_markdown_cell("# Titolo")]), path)
+    before = path.read_bytes()
+
+    def full(self: Path, content: str, encoding: str) -> None:
+        self.write_bytes(content[:40].encode())
+        raise OSError("disco pieno")
+
+    with monkeypatch.context() as broken, pytest.raises(OSError, match="disco pieno"):
+        broken.setattr(Path, "write_text", full)
+        quaderni.reshape([path])
+    assert path.read_bytes() == before
+    assert quaderni.reshape([path]) == quaderni.verify([path]) == 0 and path.read_bytes() != before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("content", [None, "non è JSON", nbformat.writes(new_notebook(cells=[new_code_cell("1")]))])
+def test_what_is_not_a_chapter_is_named(content: str | None, tmp_path: Path) -> None:
+    path = tmp_path / "capitolo.ipynb"
+    if content:
+        path.write_text(content, "utf-8")
+    with pytest.raises(SystemExit, match=r"errore: .*capitolo\.ipynb: non .*\.$"):
+        quaderni.reshape([path])
 
 
 def test_a_renamed_notebook_does_not_stop_the_book(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

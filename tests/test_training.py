@@ -237,7 +237,6 @@ def test_kill_at_random_moments(setting: Setting, tmp_path: Path) -> None:
             assert weights(folder) == weights(tmp_path / "intero")
             for path in sorted(folder.glob("*")):
                 path.unlink()
-        assert time.perf_counter() - began < 120
     run(setting, folder)
     assert weights(folder) == weights(tmp_path / "intero")
 

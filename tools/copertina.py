@@ -10,6 +10,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import torch
 from matplotlib.axes import Axes
+from provenienza import told_errors
 
 from annotated import load_pretrained, translate
 from annotated.common import BOS, EOS
@@ -75,4 +76,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with told_errors():
+        main()

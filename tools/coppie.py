@@ -185,8 +185,8 @@ def main(models: dict[str, Path]) -> None:
             "seconds": round(time.perf_counter() - started),
         }
         print(f"{name}: {facts[name]['seconds']} s", file=sys.stderr)
-    with atomic_write(FILE) as file:
-        np.savez_compressed(file, provenance=np.array(json.dumps(facts, ensure_ascii=False)), **stored)
+        with atomic_write(FILE) as file:  # dopo ogni modello: chi interrompe perde soltanto l'ultimo
+            np.savez_compressed(file, provenance=np.array(json.dumps(facts, ensure_ascii=False)), **stored)
 
 
 if __name__ == "__main__":

@@ -19,12 +19,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from provenienza import commit, sha256, told_errors
+from tqdm import tqdm
 
 from annotated.common import AnnotatedError, atomic_write
 from annotated.corpora import normalize
 from annotated.data import find_data, read_lines, read_pairs
 
 EVERYDAY = ("tatoeba", "tatoeba_pivot")  # da qui viene dev-quotidiano
+OURS = re.compile(r"train(-pronomi|-retrotradotte)?\.tsv.*")  # ciò che scrive questo programma, e chi viene dopo
 PER_STAMP = 10  # coppie che si tengono di uno stesso stampo
 
 # Parole grammaticali, senza quelle che due delle lingue scrivono uguali («a», «i», «all», «per»)
@@ -133,7 +135,7 @@ def read_rows(files: list[Path]) -> Iterator[Row]:
     for path in files:
         for _ in read_pairs(path):  # si ferma, con file e riga, a una riga malformata
             pass
-        for line in read_lines(path):
+        for line in tqdm(read_lines(path), desc=path.name, unit=" righe", unit_scale=True):
             source, en, it = line.split("\t")
             yield Row(source, en, it)
 
@@ -167,8 +169,9 @@ def draw(rows: list[Row], size: int, seed: int) -> list[Row]:
     for row in rows:
         if row.source in EVERYDAY:
             first.setdefault(normalize(row.en), row)
-    if len(first) < size:
-        raise AnnotatedError(f"--dev {size}: di {' e '.join(EVERYDAY)} le frasi diverse sono {len(first)}. Riducilo.")
+    if not 0 < size <= len(first):
+        told = f"di {' e '.join(EVERYDAY)} le frasi diverse sono {len(first)}"
+        raise AnnotatedError(f"--dev {size}: {told}. Chiedine almeno una, e non di più.")
     return [first[key] for key in random.Random(seed).sample(sorted(first), size)]
 
 
@@ -194,6 +197,8 @@ def main(folder: Path, out: Path, size: int, seed: int) -> None:
     copied = sorted(path for prefix in ("valid", "dev", "test") for path in folder.glob(f"{prefix}*.tsv*"))
     if old := [path for path in copied if path.name.startswith("dev-quotidiano.")]:
         raise AnnotatedError(f"{old[0]}: c'è già, e si ricava da train. Toglilo, o rileggi i dati grezzi.")
+    if strange := [path for path in sorted(out.glob("train*.tsv*")) if not OURS.fullmatch(path.name)]:
+        raise AnnotatedError(f"{strange[0]}: c'è già, e si addestrerebbe anche su quello. Toglilo, o cambia --out.")
     held_out = {normalize(repair(pair.source)) for path in copied for pair in read_pairs(path)}
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     rows = list(clean(read_rows(files), held_out, counts))

@@ -5,8 +5,8 @@
 Ogni tappa comincia dai pesi della precedente; passi, pezzi e ore si sommano. Le tappe già nel diario restano
 com'erano (le loro cartelle possono non esserci più), fino a quella il cui comando si ripete: da lì in poi si ridicono
 tutte. Un'istantanea è una copia di `model.safetensors`, la media degli ultimi checkpoint, presa quando è quella del
-passo che il suo nome dice: sta in `CARTELLA/NOME-DELLA-RUN/weights-PASSO.safetensors`, e quelle già misurate non si
-rimisurano. I BLEU sono sugli insiemi di sviluppo, con decodifica greedy.
+passo che il suo nome dice: sta in `CARTELLA/NOME-DELLA-RUN/weights-PASSO.safetensors`, e quelle già misurate, con gli
+stessi pesi, non si rimisurano. I BLEU sono sugli insiemi di sviluppo, con decodifica greedy.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from statistics import fmean
 from typing import Any
 
 import torch
-from provenienza import commit, processor, read_log, sha256, told_errors, write_json
+from provenienza import checkpoints, commit, processor, read_log, sha256, told_errors, write_json
 from tappe import pieces, share, shares_right
 
 from annotated import Transformer, evaluate, translate
@@ -97,18 +97,25 @@ def kept(stages: list[dict[str, Any]], command: str) -> tuple[list[dict[str, Any
     return past, past[-1]["fine"] if past else dict.fromkeys(SPENT, 0)
 
 
-def main() -> None:
+def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path, metavar="FILE.json", help="il diario da scrivere o da continuare")
     parser.add_argument("--snapshots", type=Path, required=True, metavar="CARTELLA")
     parser.add_argument("--stage", nargs=3, action="append", required=True, metavar=("RUN", "DATI", "COMANDO"))
-    args = parser.parse_args()
+    parser.add_argument("--hardware", default=processor(), help="dove si è addestrato (predefinito: questa macchina)")
+    return parser.parse_args()
+
+
+def main() -> None:
+    args = arguments()
     old = {"provenienza": {"tappe": []}, "diario": [], "istantanee": []}
     if args.out.exists():
         old = json.loads(args.out.read_text("utf-8"))
     measured = {row["step"]: row for row in old["istantanee"]}
     stages, before = kept(old["provenienza"]["tappe"], args.stage[0][2])
-    diary = [row for row in old["diario"] if row["step"] <= before["step"]]
+    diary, snapshots = (
+        [row for row in old[part] if row["step"] <= before["step"]] for part in ("diario", "istantanee")
+    )
     for folder, data_folder, command in args.stage:
         run, data = Path(folder), Path(data_folder)
         model, tokenizer = load_model(run)
@@ -117,24 +124,26 @@ def main() -> None:
         read = pieces_read(run, data, options, tokenizer, model.config.max_len, log[-1]["step"])
         clues = clues_seen(data)
         timed = [{"step": 0, "seconds": 0.0}, *(row for row in log if "seconds" in row)]
-        for path in sorted(args.snapshots.glob(f"{run.name}/weights-*.safetensors")):
-            step = int(path.stem.removeprefix("weights-"))
-            if before["step"] + step not in measured:
+        for path in checkpoints(args.snapshots / run.name):
+            step, weights = int(path.stem.removeprefix("weights-")), sha256(path)
+            total = before["step"] + step
+            if measured.get(total, {}).get("pesi") != weights:
                 model.load_state_dict(read_weights(path))
                 seconds = max(row["seconds"] for row in timed if row["step"] <= step)
                 spent = added({"step": step, "pieces": read[step], "seconds": seconds}, before)
                 seen = [*(stage["indizi"] for stage in stages), clues]
-                measured[spent["step"]] = spent | measure(model, tokenizer, data, seen)
+                measured[total] = spent | {"pesi": weights} | measure(model, tokenizer, data, seen)
+                write_json(args.out, old | {"istantanee": list(measured.values())})  # chi interrompe riparte da qui
+            snapshots.append(measured[total])
         diary += [added(row, before) for row in losses(log, read)]
         files = [*find_data(data).train, *(data / f"{name}.tsv" for name in DEV)]
         quota = round(share(pieces(data, tokenizer), options["repeat"]), 3)
         end = log[-1]["step"]
         before = added({"step": end, "pieces": read[end], "seconds": timed[-1]["seconds"]}, before)
-        stage = {"comando": command, "processore": processor(), "quota di pronomi": quota, "fine": before}
-        stages.append(stage | {"indizi": clues} | {path.name: sha256(path) for path in files})
-    origin = {"tappe": stages, "commit": commit(), "torch": torch.__version__}
-    found = {"provenienza": origin, "diario": diary, "istantanee": [measured[n] for n in sorted(measured)]}
-    write_json(args.out, found)
+        stage = {"comando": command, "processore": args.hardware, "commit": commit(), "torch": torch.__version__}
+        stage |= {"quota di pronomi": quota, "fine": before, "indizi": clues}
+        stages.append(stage | {path.name: sha256(path) for path in files})
+    write_json(args.out, {"provenienza": {"tappe": stages}, "diario": diary, "istantanee": snapshots})
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Addestra molte volte un modello piccolo di microlingua; dal passo 100, ogni 25, gli chiede che cosa sa e chi guarda.
 
-    python tools/dinamica.py addestra [--runs CARTELLA] [--semi 20] [--larghi 0]    salta ciò che è già fatto
+    python tools/dinamica.py addestra [--runs CARTELLA] [--semi 20] [--larghi 0]    salta ciò che è già fatto così
     python tools/dinamica.py misura [--runs CARTELLA]          scrive book/dati/dinamica.json
 
 Cambiano il seme e il decoder: «stretto», uno strato con una testa incrociata, o «largo», due strati con
@@ -31,6 +31,7 @@ import numpy as np
 import torch
 from provenienza import ROOT, commit, told_errors
 from torch import Tensor
+from tqdm import tqdm
 
 from annotated.common import AnnotatedError, atomic_write
 from annotated.data import Corpus, Pair, encode_pairs
@@ -47,6 +48,8 @@ from annotated.transformer import Config, Transformer
 DECODERS = {"stretto": {"N_decoder": 1, "h_cross": 1}, "largo": {"N_decoder": 2, "h_cross": 4}}
 FORM = {"d_model": 64, "d_ff": 128, "N": 2, "dropout": 0.0}
 OPTIONS = {"coppie": 50_000, "max_tokens": 2048, "warmup": 300, "factor": 0.7, "ogni": 25, "al più": 1000}
+SETTINGS = json.dumps({**FORM, **OPTIONS, **DECODERS}, ensure_ascii=False)
+MACHINE = f"{os.cpu_count()} core, un thread per addestramento, torch {torch.__version__.split('+')[0]}"
 KINDS = ["animal", "place", "food", "machine"]
 STARTS: dict[str, int | str] = {
     "encoder, da «it»": 0, "encoder, dal pezzo dopo": 1, "encoder, dall'indizio": "indizio",
@@ -101,7 +104,16 @@ def run(decoder: str, seed: int, corpus: Corpus) -> dict[str, Any]:
     return {
         **{key: np.stack([one[key] for one in found]) for key in found[0]}, **names,
         "senza": np.stack(without), "secondi": round(time.process_time() - started),
+        "opzioni": SETTINGS, "commit": commit(), "macchina": MACHINE,
     }  # fmt: skip
+
+
+def read_run(path: Path) -> dict[str, np.ndarray]:
+    found = dict(np.load(path))
+    if str(found.get("opzioni")) != SETTINGS:
+        told = "è di altre opzioni, o di quando il file non le diceva"
+        raise AnnotatedError(f"{path}: {told}. Toglilo, o scegli un'altra --runs.")
+    return found
 
 
 def train_all(runs: Path, narrow: int, wide: int) -> None:
@@ -111,6 +123,7 @@ def train_all(runs: Path, narrow: int, wide: int) -> None:
     for decoder, seed in [("stretto", s + 1) for s in range(narrow)] + [("largo", s + 1) for s in range(wide)]:
         path = runs / f"{decoder}-{seed}.npz"
         if path.exists():
+            read_run(path)
             continue
         found = run(decoder, seed, corpus)
         with atomic_write(path) as file:
@@ -153,10 +166,13 @@ def category(found: dict[str, np.ndarray], k: int) -> dict[str, Any]:
 
 
 def measure_all(runs: Path, output: Path) -> None:
-    rows = []
+    rows, origins = [], {"commit": {commit()}, "macchina": set[str]()}
     for decoder in DECODERS:
-        for path in sorted(runs.glob(f"{decoder}-*.npz"), key=lambda path: int(path.stem.split("-")[1])):
-            found = dict(np.load(path))
+        paths = sorted(runs.glob(f"{decoder}-*.npz"), key=lambda path: int(path.stem.split("-")[1]))
+        for path in tqdm(paths, desc=decoder):
+            found = read_run(path)
+            for name, those in origins.items():
+                those.add(str(found[name]))
             row = {"decoder": decoder, "seme": int(path.stem.split("-")[1]), "secondi": int(found["secondi"])}
             row |= {"passi": found["passo"].tolist(), "teste": int(found["senza"].shape[0])}
             row["senza"] = [[float(one[kind == k].mean()) for k in range(4)] for one in found["senza"]]
@@ -171,9 +187,9 @@ def measure_all(runs: Path, output: Path) -> None:
         "opzioni": ", ".join(f"{key} {value}" for key, value in {**FORM, **OPTIONS}.items()),
         "decoder": "; ".join(shapes),
         "semi": ", ".join(f"{row['decoder']} {row['seme']}" for row in rows),
-        "commit": commit(),
+        "commit": ", ".join(sorted(origins["commit"])),
         "data": date.today().isoformat(),
-        "macchina": f"{os.cpu_count()} core, un thread per addestramento, torch {torch.__version__.split('+')[0]}",
+        "macchina": "; ".join(sorted(origins["macchina"])),
         "durata": f"{sum(row['secondi'] for row in rows) / 60:.0f} minuti di un core in tutto",
     }
     lines = ",\n".join(json.dumps(row, ensure_ascii=False) for row in rows)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from provenienza import ROOT, origin, sha256, told_errors, write_json
+from provenienza import ROOT, origin, sha256, told_errors, weights_sha256, write_json
 from pubblica import ALPHA, BEAM, FILES, averages
 from tappe import shares_right
 
@@ -55,7 +55,8 @@ def main() -> None:
         gain = bleu_difference(*(counted[name, score["file"]] for name in ("con", "senza")))
         score["differenza"] = [round(gain.low, 3), round(gain.high, 3)]
     data = {path.name: sha256(path) for path in [*find_data(args.data).train, *(args.data / file for file in SETS)]}
-    write_json(OUT, {"provenienza": origin(args.command, **data), **found})
+    weights = {f"pesi, {name}": weights_sha256(run) for name, run in runs.items()}
+    write_json(OUT, {"provenienza": origin(args.command, **weights, **data), **found})
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from collections import Counter
 from pathlib import Path
 
 from provenienza import ROOT, origin, sha256, told_errors, weights_sha256, write_json
+from tqdm import tqdm
 
 from annotated import load_pretrained
 from annotated.data import read_pairs
@@ -24,7 +25,8 @@ OUT = ROOT / "book" / "dati" / "indizi.json"
 def occurrences(words: set[str], path: Path) -> Counter[str]:
     "Quante volte ogni parola di `words` compare, intera, nelle frasi di partenza di `path`."
     found = re.compile(rf"\b({'|'.join(map(re.escape, sorted(words)))})\b")
-    return Counter(word for pair in read_pairs(path) for word in found.findall(pair.source.lower()))
+    pairs = tqdm(read_pairs(path), desc=path.name, unit=" coppie", unit_scale=True)
+    return Counter(word for pair in pairs for word in found.findall(pair.source.lower()))
 
 
 def main() -> None:

@@ -31,8 +31,8 @@ def _git(*arguments: str) -> str:
 
 @cache
 def commit() -> str:
-    "Il commit del codice, con «+» se il pacchetto o gli strumenti hanno modifiche non registrate; «?» se non si sa."
-    changed = _git("status", "--porcelain", "annotated", "tools")
+    "Il commit, con «+» se pacchetto, strumenti o banchi di prova hanno modifiche non registrate; «?» se non si sa."
+    changed = _git("status", "--porcelain", "annotated", "tools", "bench/*.py")
     return (_git("rev-parse", "--short", "HEAD") or "?") + ("+" if changed else "")
 
 
@@ -57,8 +57,15 @@ def read_log(run: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run / "log.jsonl").read_text("utf-8").splitlines()]
 
 
+def checkpoints(run: Path) -> list[Path]:
+    "I checkpoint di un addestramento, in ordine di passo; non le copie, che hanno altro nel nome."
+    steps = {path: path.stem.removeprefix("weights-") for path in run.glob("weights-*.safetensors")}
+    return sorted((path for path in steps if steps[path].isdecimal()), key=lambda path: int(steps[path]))
+
+
 def sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def weights_sha256(folder: Path) -> str:

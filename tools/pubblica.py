@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from provenienza import commit, processor, sha256, told_errors
+from provenienza import checkpoints, commit, processor, sha256, told_errors
 
 from annotated import Transformer, evaluate, load_pretrained, translate
 from annotated.checkpoint import publish_model
@@ -65,7 +65,7 @@ def measure(model: Transformer, tokenizer: Tokenizer, path: Path) -> dict[str, A
 def averages(run: Path, model: Transformer, tokenizer: Tokenizer, path: Path) -> Iterator[dict[str, Any]]:
     "Le medie degli ultimi 1, 2, 3, … checkpoint (§6.1), ciascuna con la sua perdita di validazione."
     corpus = encode_pairs(read_pairs(path), tokenizer, model.config.max_len)
-    paths = sorted(run.glob("weights-*.safetensors"), reverse=True) or [run / "model.safetensors"]  # con --average 1
+    paths = checkpoints(run)[::-1] or [run / "model.safetensors"]  # con --average 1
     weights = [read_weights(path) for path in paths]
     for n in range(1, len(weights) + 1):
         mean = mean_weights(weights[:n])
@@ -195,7 +195,7 @@ def main() -> None:
         names = [path.name for path in Path(folder).iterdir()]
         for name in names:
             os.replace(Path(folder, name), out / name)
-        for old in out.glob("*"):  # dopo: chi interrompe trova i file di prima, o quelli nuovi
+        for old in out.glob("*"):  # dopo: chi interrompe può trovarne di vecchi e di nuovi, e rilancia
             if old.name not in names:
                 old.unlink()
     print(card(args.name, metrics, model))

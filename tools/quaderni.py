@@ -19,6 +19,7 @@ from pathlib import Path
 import nbformat
 import yaml
 from nbformat import NotebookNode
+from nbformat.reader import NotJSONError
 from tqdm import tqdm
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -106,9 +107,25 @@ def text(notebook: NotebookNode) -> str:
     return nbformat.writes(notebook, version=nbformat.NO_CONVERT).rstrip("\n") + "\n"
 
 
+def read_canonical(path: Path) -> NotebookNode:
+    try:
+        return canonical(nbformat.read(path, as_version=4))
+    except FileNotFoundError:
+        sys.exit(f"errore: {path}: non c'è. Controlla il nome.")
+    except (NotJSONError, StopIteration):  # `canonical` cerca il titolo
+        sys.exit(f"errore: {path}: non è un quaderno, o non ha una cella che cominci con «# …», il titolo. Correggilo.")
+
+
+def save(path: Path, notebook: NotebookNode) -> None:
+    "Per intero o per niente: il quaderno è il sorgente."
+    temporary = path.with_suffix(".parziale")
+    temporary.write_text(text(notebook), encoding="utf-8")
+    temporary.replace(path)
+
+
 def reshape(paths: list[Path]) -> int:
     for path in paths:
-        path.write_text(text(canonical(nbformat.read(path, as_version=4))), encoding="utf-8")
+        save(path, read_canonical(path))
     return 0
 
 
@@ -140,7 +157,7 @@ def execute(paths: list[Path]) -> int:
         except (CellExecutionError, TimeoutError) as error:
             sys.exit(f"{path}: {error}")
         keep_for_book(notebook, path)  # la cache guarda il codice del quaderno, non il pacchetto
-        path.write_text(text(canonical(notebook)), encoding="utf-8")
+        save(path, canonical(notebook))
         print("eseguito", path.name, flush=True)
     return 0
 
@@ -170,7 +187,7 @@ def anticipate(paths: list[Path]) -> int:
 
 
 def verify(paths: list[Path]) -> int:
-    bad = [p.name for p in paths if p.read_text("utf-8") != text(canonical(nbformat.read(p, as_version=4)))]
+    bad = [p.name for p in paths if text(read_canonical(p)) != p.read_text("utf-8")]
     dated = [p.name for p in paths if "<dc:date>" in p.read_text("utf-8")]  # nbval confronterebbe anche la data
     if bad:
         print("non in forma canonica (python tools/quaderni.py forma):", ", ".join(bad), file=sys.stderr)

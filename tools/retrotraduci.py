@@ -4,7 +4,8 @@
 
 MODELLO traduce dall'italiano all'inglese. Scrive `CARTELLA/train-retrotradotte.tsv`, la cui fonte è «retrotradotte»;
 salta le frasi che stanno già in un file di CARTELLA: quelle di validazione e di prova perché non si possono usare,
-quelle di addestramento perché una compagna vera ce l'hanno.
+quelle di addestramento perché una compagna ce l'hanno. Così, interrotto, riparte da dov'era; per rifarle tutte con un
+altro modello si toglie `train-retrotradotte.tsv`.
 """
 
 import argparse
@@ -21,14 +22,14 @@ from annotated.data import read_lines, read_pairs
 from annotated.decoding import with_precision
 
 SOURCE = "retrotradotte"
+BLOCK = 10_000  # frasi fra una scrittura e l'altra
 
 
 def unpaired(path: Path, data: Path) -> list[str]:
     "Le frasi di `path`, una volta sola, che in `data` non sono la traduzione di nessuna."
-    out = data / f"train-{SOURCE}.tsv"
-    if (old := out.with_suffix(".tsv.xz")).exists():
+    if (old := data / f"train-{SOURCE}.tsv.xz").exists():
         raise AnnotatedError(f"{old}: c'è già. Toglilo: il file nuovo lo sostituisce.")
-    known = {normalize(pair.target) for file in data.glob("*.tsv*") if file != out for pair in read_pairs(file)}
+    known = {normalize(pair.target) for file in data.glob("*.tsv*") for pair in read_pairs(file)}
     distinct = {normalize(line): line.replace("\t", " ").strip() for line in read_lines(path)}
     return [sentence for key, sentence in distinct.items() if key and key not in known]
 
@@ -45,9 +46,14 @@ def main() -> None:
     print(f"{args.sentences}: {len(fits) - sum(fits)} frasi troppo lunghe restano fuori", file=sys.stderr)
     italian = [*compress(italian, fits)]
     fast = with_precision(model, "bf16")
-    english = translate(fast, tokenizer, italian, beam=1, progress=True)
-    with atomic_write(args.data / f"train-{SOURCE}.tsv") as file:
-        file.writelines(f"{SOURCE}\t{en}\t{it}\n".encode() for en, it in zip(english, italian, strict=True) if en)
+    out = args.data / f"train-{SOURCE}.tsv"
+    rows = list(read_lines(out)) if out.exists() else []
+    for start in range(0, len(italian), BLOCK):
+        some = italian[start : start + BLOCK]
+        english = translate(fast, tokenizer, some, beam=1, progress=True)
+        rows += [f"{SOURCE}\t{en}\t{it}" for en, it in zip(english, some, strict=True) if en]
+        with atomic_write(out) as file:
+            file.writelines(f"{row}\n".encode() for row in rows)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ from annotated.data import pad
 from annotated.study.coreference import agreement, read_probes
 from annotated.study.pronouns import ADJECTIVES, NOUNS, Adjective, _forms, is_held_out
 
-MODEL = "small-en-it"
+MODEL = ROOT / "models" / "small-en-it"
 LEXICON = ROOT / "annotated" / "study" / "pronouns_adjectives.tsv"
 OUT = ROOT / "book" / "dati" / "simmetriche.json"
 SENTENCES, HELD_CLUES, EVERY = 100_000, 8, 250  # da una parte un indizio su HELD_CLUES
@@ -189,8 +189,10 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=1000)
     args = parser.parse_args()
-    if args.steps > SENTENCES // B:
-        parser.error(f"--steps {args.steps}: con {SENTENCES} frasi i lotti sono {SENTENCES // B}")
+    if args.seeds < 1:
+        parser.error(f"--seeds {args.seeds}: serve almeno un seme")
+    if not 0 < args.steps <= SENTENCES // B:
+        parser.error(f"--steps {args.steps}: con {SENTENCES} frasi i passi sono da 1 a {SENTENCES // B}")
     with ProcessPoolExecutor(args.seeds) as pool:
         runs = list(pool.map(partial(learn, steps=args.steps), range(args.seeds)))
     model, tokenizer = load_pretrained(MODEL)
@@ -198,7 +200,7 @@ def main() -> None:
     examples = [list(e[:3]) for e in some(6, 99, held_pairs=True)]
     facts = origin(
         f"python tools/simmetriche.py --seeds {args.seeds} --steps {args.steps}",
-        pesi=weights_sha256(ROOT / "models" / MODEL), aggettivi=sha256(LEXICON),
+        pesi=weights_sha256(MODEL), aggettivi=sha256(LEXICON),
     )  # fmt: skip
     found = {"frasi per passo": B, "prima": before, "corse": runs, "esempi": examples}
     write_json(OUT, {"provenienza": facts, **found})

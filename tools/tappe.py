@@ -12,7 +12,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from provenienza import ROOT, origin, read_log, sha256, told_errors, write_json
+from provenienza import ROOT, origin, read_log, sha256, told_errors, weights_sha256, write_json
 
 from annotated import Transformer
 from annotated.checkpoint import load_model, load_tensors
@@ -68,7 +68,10 @@ def main() -> None:
         model.load_state_dict({k[6:]: tensor for k, tensor in state.items() if k.startswith("model.")})
         steps = read_log(folder)[-1]["step"]
         rows.append({"passi": steps, "quota": share(counts, options["repeat"]), **shares_right(model, tokenizer)})
-    facts = origin("python tools/tappe.py", **{path.name: sha256(path) for path in find_data(args.data).train})
+    names = [folder.name for folder in (args.start, *args.stages)]
+    hashes = {path.name: sha256(path) for path in find_data(args.data).train}
+    command = f"python tools/tappe.py --data CARTELLA {' '.join(names)}"
+    facts = origin(command, partenza=weights_sha256(args.start), **hashes)
     write_json(OUT, {"provenienza": facts, "tappe": rows})
     print(OUT.read_text("utf-8"))
 

@@ -45,13 +45,13 @@ def statistics(model: Transformer, tokenizer: Tokenizer, pairs: list[Pair], grou
     rows = []
     for off in groups:
         with without_heads(model, off):
-            rows.append(bleu_statistics(translate(model, tokenizer, sources, beam=1), references))
+            rows.append(bleu_statistics(translate(model, tokenizer, sources, beam=1, progress=True), references))
     return np.stack(rows).astype(np.uint16)
 
 
 def provenance(name: str, device: str, seconds: float) -> dict[str, Any]:
     return {
-        "command": f"python tools/teste.py --model {name}",
+        "command": f"python tools/teste.py --model {name} --device {device}",
         "commit": commit(),
         "model": name,
         "weights": weights_sha256(MODELS / name),

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from provenienza import ROOT, origin, sha256, told_errors, weights_sha256, write_json
 from torch import Tensor
+from tqdm import tqdm
 
 from annotated import Tokenizer, Transformer, load_pretrained
 from annotated.common import EOS
@@ -102,7 +103,7 @@ def readable(pairs: dict[tuple[str, str], float], vector: dict[str, Tensor]) -> 
     table = torch.stack(list(vector.values()))
     table = table - table.mean(dim=0)
     table, size = table / table.norm(dim=1).mean(), table.shape[1]
-    for fold in range(FOLDS):
+    for fold in tqdm(range(FOLDS), desc="quinti"):
         rng = random.Random(fold)
         held = set(rng.sample(adjectives, len(adjectives) // FOLDS))
         train, test = (

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.config import Config
+from sphinx.environment import BuildEnvironment
 from sphinx_sitemap import add_html_link
 
 import annotated
@@ -58,6 +59,11 @@ def describe(app: Sphinx, name: str, template: str, context: dict[str, Any], doc
     context["metatags"] += f'<meta name="description" content="{escape(text)}" />\n'
 
 
+def forget(app: Sphinx, env: BuildEnvironment, name: str) -> None:
+    "Un capitolo tolto o rinominato non lascia la sua pagina; uno cambiato la riscrive."
+    Path(app.outdir, f"{name}.html").unlink(missing_ok=True)
+
+
 def lighten(app: Sphinx, error: Exception | None) -> None:
     "Le icone vengono già dai caratteri del foglio di stile: la copia in JavaScript, un megabyte e mezzo, è di troppo."
     Path(app.outdir, "_static", "scripts", "fontawesome.js").unlink(missing_ok=True)
@@ -93,6 +99,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
         app.setup_extension("sphinx_last_updated_by_git")
     app.connect("config-inited", derive, priority=100)
     app.connect("env-get-outdated", first_page)
+    app.connect("env-purge-doc", forget)
     app.connect("build-finished", lighten)
     app.connect("build-finished", whole_map, priority=400)  # prima che la mappa si scriva
     app.connect("html-page-context", describe, priority=400)  # prima che opengraph scriva i suoi
