@@ -1,11 +1,12 @@
 """Frasi con «it» senza posto solito: bastano a capire chi può essere affamato? (capitolo 19)
 
     python tools/simmetriche.py
+    python tools/simmetriche.py --seeds 1 --steps 3000 --out book/dati/simmetriche_lunga.json
 
 Continua `small-en-it` su sole frasi in cui lo stesso indizio parla ora del primo ora del secondo nome, e decide
 soltanto di che tipo di cosa si dice. La perdita guarda soprattutto il pezzo che la traduzione giusta e quella sbagliata
-hanno diverso. Ogni 250 passi misura l'accordo: su frasi simmetriche con coppie di nomi mai viste, su altre in cui anche
-l'indizio è stato tenuto da parte, e sulle coppie scritte a mano. Scrive `book/dati/simmetriche.json`.
+hanno diverso. Di tanto in tanto misura l'accordo: su frasi simmetriche con coppie di nomi mai viste, su altre in cui
+anche l'indizio è stato tenuto da parte, e sulle coppie scritte a mano.
 """
 
 import argparse
@@ -14,6 +15,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -31,7 +33,7 @@ from annotated.study.pronouns import ADJECTIVES, NOUNS, Adjective, _forms, is_he
 MODEL = ROOT / "models" / "small-en-it"
 LEXICON = ROOT / "annotated" / "study" / "pronouns_adjectives.tsv"
 OUT = ROOT / "book" / "dati" / "simmetriche.json"
-SENTENCES, HELD_CLUES, EVERY = 100_000, 8, 250  # da una parte un indizio su HELD_CLUES
+SENTENCES, HELD_CLUES = 100, 8  # frasi sorteggiate per ogni passo; un indizio su HELD_CLUES sta da parte
 B, RATE, WARMUP, COOLDOWN, OTHER = 64, 5e-4, 200, 0.3, 0.1  # OTHER: il peso dei pezzi che non decidono
 
 # tipi che si somigliano: ciò che si dice di uno spesso si dice dell'altro, e insieme non entrano in una frase
@@ -149,7 +151,8 @@ def learn(seed: int, steps: int) -> dict[str, Any]:
     torch.set_num_threads(1)
     torch.manual_seed(seed)
     model, tokenizer = load_pretrained(MODEL)
-    examples, rng, draws = some(SENTENCES, seed), random.Random(seed), torch.Generator().manual_seed(seed)
+    examples = some(SENTENCES * steps, seed)
+    rng, draws = random.Random(seed), torch.Generator().manual_seed(seed)
     sides = (tokenizer.encode([getattr(e, side) for e in examples]) for side in Example._fields[:3])
     src, tgt, wrong = ([[*ids, EOS] for ids in side] for side in sides)
     at = [
@@ -171,7 +174,7 @@ def learn(seed: int, steps: int) -> dict[str, Any]:
         value.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        if step % EVERY == 0:
+        if step % max(250, steps // 6) == 0:
             rows.append(measured(model, tokenizer, step))
     margins = agreement(model, tokenizer, read_probes())
     return {"seme": seed, "misure": rows, "margini": [round(x, 3) for x in margins.tolist()]}
@@ -188,22 +191,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--out", type=Path, default=OUT, help="dove scrivere (predefinito: book/dati/simmetriche.json)")
     args = parser.parse_args()
-    if args.seeds < 1:
-        parser.error(f"--seeds {args.seeds}: serve almeno un seme")
-    if not 0 < args.steps <= SENTENCES // B:
-        parser.error(f"--steps {args.steps}: con {SENTENCES} frasi i passi sono da 1 a {SENTENCES // B}")
+    if min(args.seeds, args.steps) < 1:
+        parser.error(f"--seeds {args.seeds} --steps {args.steps}: servono almeno un seme e un passo")
     with ProcessPoolExecutor(args.seeds) as pool:
         runs = list(pool.map(partial(learn, steps=args.steps), range(args.seeds)))
     model, tokenizer = load_pretrained(MODEL)
     before = [round(x, 3) for x in agreement(model, tokenizer, read_probes()).tolist()]
     examples = [list(e[:3]) for e in some(6, 99, held_pairs=True)]
     facts = origin(
-        f"python tools/simmetriche.py --seeds {args.seeds} --steps {args.steps}",
+        f"python tools/simmetriche.py --seeds {args.seeds} --steps {args.steps} --out {args.out}",
         pesi=weights_sha256(MODEL), aggettivi=sha256(LEXICON),
     )  # fmt: skip
     found = {"frasi per passo": B, "prima": before, "corse": runs, "esempi": examples}
-    write_json(OUT, {"provenienza": facts, **found})
+    write_json(args.out, {"provenienza": facts, **found})
 
 
 if __name__ == "__main__":
