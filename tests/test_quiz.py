@@ -135,6 +135,8 @@ def test_chapters_can_be_chosen(visit: Visit) -> None:
     expect(page.locator(".quiz-tabella td:visible").last).to_contain_text(f"0 su {some} ")
     expect(page.locator("article").get_by_role("heading", name="VI · ")).to_be_hidden()
 
+    told = page.locator(".quiz-scelta [role=status]")
+    expect(told).to_have_text(f"Domande che chiedono soltanto questi capitoli: {some} su 36.")
     page.get_by_role("group", name="Solo le domande sui capitoli").get_by_label("3", exact=True).check()
     more = sum(own <= {1, 2, 3} for own in chapters)
     assert more > some
@@ -151,6 +153,9 @@ def test_chapters_can_be_chosen(visit: Visit) -> None:
     page.emulate_media(media="print")
     expect(questions).to_have_count(more)
     expect(answers.locator("visible=true")).to_have_count(more)
+    none = next(n for n in range(1, 28) if {n} not in chapters)
+    page.goto(f"file://{PAGE}?capitoli={none}")
+    expect(told).to_have_text(re.compile(r": 0 su 36\. Aggiungi un capitolo\."))
 
 
 def test_answers_are_there_without_javascript_and_in_print(browser: Browser) -> None:

@@ -493,6 +493,9 @@ def test_keyboard(wide: Visit, tmp_path: Path) -> None:
         keys(key)
     np.testing.assert_allclose(numbers(page), encoder.weights[1, 2, 2], atol=0.005 + 1e-9)
     assert "«·mal» guarda" in page.get_by_role("status").inner_text()
+    for key in ("Control+End", "Alt+ArrowRight", "Meta+ArrowLeft"):  # sono del browser
+        keys(key)
+    assert "«·mal» guarda" in page.get_by_role("status").inner_text()
     keys("ArrowRight")  # lo stesso pezzo, guardato
     np.testing.assert_allclose(numbers(page), encoder.weights[1, 2, :, 2], atol=0.005 + 1e-9)
     keys("Escape")

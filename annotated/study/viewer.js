@@ -272,8 +272,8 @@ function fromFields(scene, state, fields) { // `fields` viene da fuori: ciò che
 }
 
 function fieldsOf(anchor) { // i campi dell'indirizzo, se parla di questa figura
-  const [name, query] = location.hash.slice(1).split("?");
-  return name === encodeURI(anchor) && query ? new URLSearchParams(query) : null; // spazi e accenti sono codici
+  const [, name, query] = location.hash.match(/^#(.*?)\?(.+)/) ?? []; // un «?» può stare anche nella frase
+  return name === encodeURI(anchor) ? new URLSearchParams(query) : null; // spazi e accenti sono codici
 }
 
 function remember(address) { // in un riquadro isolato, come quelli di Colab, l'indirizzo non si può cambiare
@@ -369,7 +369,10 @@ function drawGrid(v) {
   }, ...rows.flatMap((row, r) => [name(r), ...row]));
 }
 
+const isShortcut = ({ altKey, ctrlKey, metaKey }) => altKey || ctrlKey || metaKey; // del browser
+
 function moveInGrid(v, event) {
+  if (isShortcut(event)) return;
   const [, r, h] = (event.target.dataset.chiave ?? "").split(" ").map(Number), { N, h: H } = mapOf(v);
   if (r === 0 && event.shiftKey && event.key === "Enter") {
     event.preventDefault();
@@ -535,7 +538,7 @@ function note(v, panel) {
 
 function drawFigure(v, { panel, picture, at, form }) {
   const axes = [form.axes[0] + role(v).query, "→", form.axes[1] + role(v).key];
-  return html("figure", { class: panel.signed ? "differenza" : null, style: `max-width: ${at.width}px` },
+  return html("figure", { style: `max-width: ${at.width}px` },
     panel.name && html("figcaption", {}, panel.name),
     html("div", { class: "assi" }, ...axes.map((text) => html("span", {}, text))),
     html("div", { class: "disegno" }, picture),
@@ -543,12 +546,12 @@ function drawFigure(v, { panel, picture, at, form }) {
 }
 
 function drawLegend(v) {
-  if (onlyDifference(v)) return html("p", { class: "nota legenda" }, "Se nessun pezzo resta fuori, le differenze di ogni riga sommano a 0.");
+  const legend = (...parts) => html("p", { class: "nota legenda" }, ...parts);
+  if (onlyDifference(v)) return legend("Se nessun pezzo resta fuori, le differenze di ogni riga sommano a 0.");
   const notch = (x) => [html("span", { class: "tacca", style: `--velo: ${tone(x)}` }), html("span", {}, number(x))];
-  const scale = ["peso", ...[0.05, 0.1, 0.25, 0.5, 1].flatMap(notch), "ogni riga somma a 1"];
+  if (v.state.view === "matrix") return legend("peso", ...[0.05, 0.1, 0.25, 0.5, 1].flatMap(notch), "ogni riga somma a 1");
   const least = Math.min(...v.drawings.map(({ panel }) => thin(panel))).toLocaleString("it", { maximumSignificantDigits: 1 });
-  const words = `Più una linea è netta e spessa, più il peso è grande; sotto ${least} non è disegnata. I pesi di chi guarda${v.state.block === "all" ? "" : ", in tutti i blocchi,"} sommano a 1.`;
-  return html("p", { class: "nota legenda" }, ...(v.state.view === "matrix" ? scale : [words]));
+  return legend(`Più una linea è netta e spessa, più il peso è grande; sotto ${least} non è disegnata. I pesi di chi guarda${v.state.block === "all" ? "" : ", in tutti i blocchi,"} sommano a 1.`);
 }
 
 function drawStage(v) {
@@ -598,6 +601,7 @@ function pin(v, panel, at, event) { // un clic fissa il pezzo, un altro sullo st
   v.set({ focus: found && !same ? spot(panel, found) : null, over: same ? null : v.state.over });
 }
 function moveInPicture(v, panel, event) {
+  if (isShortcut(event)) return;
   const [i, j] = place(v, panel.id);
   if (event.key === "Escape") return v.set({ focus: null, over: null });
   const found = FORMS[v.state.view].step(event.key, i, j, panel.rows.length, panel.columns.length);

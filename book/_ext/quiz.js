@@ -75,7 +75,7 @@
     }
     const shown = questions.filter((question) => !question.hidden).length;
     choice.querySelector("[role=status]").textContent = chosen.length
-      ? `${shown} domande su ${questions.length}: quelle che non chiedono altri capitoli.`
+      ? `Domande che chiedono soltanto questi capitoli: ${shown} su ${questions.length}.${shown ? "" : " Aggiungi un capitolo."}`
       : `Nessuna casella: tutte le ${questions.length} domande.`;
     const link = choice.querySelector("a");
     link.hidden = !chosen.length;

@@ -7,7 +7,7 @@
 
 const percent = (x) => `${Math.round(100 * x)} %`;
 const decimal = (x, digits) => x.toFixed(digits).replace(".", ",");
-const pause = () => new Promise((resolve) => setTimeout(resolve)); // lascia che la pagina si ridisegni
+const same = (text) => straight(text).replace(/\s+/g, " "); // per il modello, la stessa frase
 const list = (texts) => new Intl.ListFormat("it").format(texts);
 const duration = (ms) => (ms < 1000 ? `${Math.max(1, Math.round(ms))} millisecondi` : `${decimal(ms / 1000, 1)} secondi`);
 const NOTHING = "Scrivi una frase, o scegline una pronta.";
@@ -102,8 +102,9 @@ class LiveBox {
   constructor(host, styles, data, ready) { // `ready`: di ogni modello, gli esiti delle frasi pronte
     const shadow = host.attachShadow({ mode: "open" }), [viewerStyle, style] = styles;
     // `off`: le teste spente; `plain`: la traduzione con tutte accese; `run`: quale richiesta è l'ultima; `picked`: il passo di
-    // cui si vedono i candidati, se lo si è scelto; `looking`: che cosa si va a guardare dopo la traduzione
-    Object.assign(this, { host, data, m: 0, live: null, ready, result: null, off: new Set(), plain: "", run: 0, whole: new Map(), loading: false, asked: "", picked: null, wanted: null, looking: null });
+    // cui si vedono i candidati, se lo si è scelto; `looking`: che cosa si va a guardare dopo la traduzione; `loading`: i modelli
+    // che stanno arrivando; `spent`: il tempo del calcolo
+    Object.assign(this, { host, data, m: 0, live: null, ready, result: null, off: new Set(), plain: "", run: 0, whole: new Map(), loading: new Set(), spent: 0, asked: "", picked: null, wanted: null, looking: null });
     [this.from, this.to] = data.models[0].languages; // le sigle delle due lingue, se si sanno
     this.offer = html("div", { class: "offerta", hidden: true });
     this.status = html("p", { role: "status", class: "stato" });
@@ -139,13 +140,13 @@ class LiveBox {
   }
   get load() { // per il visore: come avere il modello, quando la risposta era già pronta
     const here = loaded.has(this.model.url), text = here ? "Usa il modello" : `Carica il modello (${this.size})`;
-    return { text, note: !here && this.metered, busy: this.loading, start: () => this.loadFor(this.result.text) };
+    return { text, note: !here && this.metered, busy: this.loading.has(this.m), start: () => this.loadShown() };
   }
   get scene() {
     const toggle = (name) => this.toggle(name), inside = (v) => drawInside(v, this.load);
     return { sentences: [this.result.maps], names: [], pairs: [], colors: this.data.colors, levels: this.result.levels, off: this.off, toggle, inside };
   }
-  known(text) { return this.ready[this.m].find((sentence) => sentence.text === text); }
+  known(text) { return this.ready[this.m].find((sentence) => same(sentence.text) === same(text)); }
   say(message) { this.status.textContent = message; }
 
   // -------- gli elementi fermi
@@ -155,7 +156,8 @@ class LiveBox {
       event.preventDefault();
       this.submit();
     };
-    this.box = html("textarea", { id: "frase", rows: 2, maxlength: 600, lang: this.from, spellcheck: "false", keydown: enter });
+    const full = () => this.box.value.length === this.box.maxLength && this.say("Qui stanno 600 caratteri, e il resto non entra.");
+    this.box = html("textarea", { id: "frase", rows: 2, maxlength: 600, lang: this.from, dir: "auto", spellcheck: "false", keydown: enter, input: full });
     return html("form", { submit: (event) => { event.preventDefault(); this.submit(); } },
       html("label", { for: "frase" }, this.from ? `Una frase in ${language(this.from)}` : "Una frase da tradurre"), html("div", { class: "riga" }, this.box, html("button", { class: "forte" }, "Traduci")));
   }
@@ -176,57 +178,73 @@ class LiveBox {
     this.translate();
   }
 
-  async translate() {
-    const text = this.box.value.trim(), mine = ++this.run;
-    this.viewer.slots.riquadro.setAttribute("aria-live", "polite"); // una scrittura interrotta lo lascia muto
-    if (this.loading) return this.say("Il modello sta arrivando: poi traduco.");
-    this.offer.hidden = true;
+  async translate(shown) { // `shown`: la frase di cui si vede la risposta; se manca, quella della casella
+    const text = shown ?? this.box.value.trim(), coming = this.loading.has(this.m), ready = !this.off.size && this.known(text);
+    this.offer.hidden = !coming;
     if (text !== this.asked) this.picked = this.chosen = null;
     this.asked = text;
     if (this.result) this.refresh(); // la traduzione che resta in vista dice di quale frase è
     this.warning.textContent = this.warn(text);
     if (!text) return this.say(NOTHING);
-    if (!this.live) return this.known(text) && !this.off.size ? this.finish(this.known(text)) : this.ask();
+    if (!this.live) return ready ? this.finish(ready) : coming ? this.say("Il modello sta arrivando: poi traduco.") : this.ask(shown);
     const ids = this.live.tokenizer.encode(text), max = this.live.model.config.max_len;
     if (ids.length < 2) return this.say(NOTHING); // di soli segni invisibili
     if (ids.length > max) return this.say(`La frase ha ${ids.length} pezzi: il modello ne legge al più ${max}. Accorciala.`);
+    const mine = ++this.run;
     this.say("Traduco…");
-    await pause();
-    if (mine === this.run) this.write(text, ids, mine);
+    await this.pause(mine);
+    this.write(text, ids, mine);
+  }
+
+  // Lascia che la pagina si ridisegni. Se intanto si è chiesto altro, chi aspetta non riprende più.
+  pause(mine) { return new Promise((resolve) => setTimeout(() => mine === this.run && resolve())); }
+
+  // Un passo di un lavoro del modello. Il modello è di tutte le caselle della pagina: ognuna, ogni volta, dice quali teste spegne.
+  next(work, off) {
+    const start = performance.now();
+    this.live.model.off = off;
+    const step = work.next();
+    this.spent += performance.now() - start; // il tempo è quello del calcolo, non quello del disegno
+    return step;
+  }
+
+  async follow(work, off, mine) { // tutti i passi di un lavoro, lasciando vivere la pagina
+    const steps = [];
+    for (let step; !(step = this.next(work, off)).done; await this.pause(mine)) steps.push(step.value);
+    return steps;
+  }
+
+  async read(ids, off, mine) {
+    return (await this.follow(this.live.model.reading(ids), off, mine)).at(-1);
+  }
+
+  async writeWhole(ids, mine) { // la traduzione con tutte le teste accese
+    const off = new Set(), encoded = await this.read(ids, off, mine);
+    const steps = await this.follow(this.live.model.write(ids, { encoded }), off, mine);
+    return this.live.tokenizer.decode(steps.map(({ id }) => id));
   }
 
   // Scrive la traduzione un pezzo alla volta, e ogni tanto la mostra.
   async write(text, ids, mine) {
-    const { model, tokenizer } = this.live;
-    model.off = new Set();
-    if (this.off.size) this.plain = this.known(text)?.translation ?? this.whole.get(`${this.m} ${text}`) ?? tokenizer.decode(model.greedy(ids));
-    model.off = this.off;
-    this.chosen ??= { picked: this.picked, focus: this.viewer.state.focus }; // quelli di chi legge, anche se un'altra scrittura s'è interrotta
-    const { k } = this.viewer.state, steps = [];
-    let spent = 0, drawn = performance.now(), cost = 0; // di tutto il tempo, il disegno ne prende al più un quinto
-    const timed = (work) => { // il tempo è quello del calcolo, non quello del disegno
-      const start = performance.now(), value = work();
-      spent += performance.now() - start;
-      return value;
-    };
-    const encoded = timed(() => model.encode(ids)), writing = model.write(ids, { encoded });
-    const result = () => liveResult(this.live, text, ids, encoded, steps);
+    if (this.off.size) this.plain = this.known(text)?.translation ?? this.whole.get(`${this.m} ${text}`) ?? (await this.writeWhole(ids, mine));
+    this.spent = 0;
+    const encoded = await this.read(ids, this.off, mine), writing = this.live.model.write(ids, { encoded });
+    const { picked, focus } = (this.chosen ??= { picked: this.picked, focus: this.viewer.state.focus }); // quelli di chi legge, anche se un'altra scrittura s'è interrotta
+    const { k } = this.viewer.state, steps = [], result = () => liveResult(this.live, text, ids, encoded, steps);
+    let drawn = performance.now(), cost = 0; // di tutto il tempo, il disegno ne prende al più un quinto
     this.viewer.slots.riquadro.setAttribute("aria-live", "off"); // chi ascolta sente la traduzione finita, non ogni pezzo
-    for (let step; !(step = timed(() => writing.next())).done;) {
+    for (let step; !(step = this.next(writing, this.off)).done;) {
       steps.push(step.value);
       const start = performance.now();
       if (start - drawn < Math.max(REDRAW, 4 * cost)) continue;
       const now = result(), reading = this.viewer.state.k === ENCODER; // mentre scrive si guarda l'ultimo pezzo, poi si torna a quello scelto
       this.picked = steps.length - 1;
       this.show(now, reading ? {} : { focus: { panel: 0, query: writtenOf(now)[this.viewer.state.words ? "words" : "pieces"].length - 1, key: null } });
-      await pause();
-      if (mine !== this.run) return;
-      model.off = this.off; // il modello è di tutte le caselle della pagina: intanto un'altra può averlo usato
+      await this.pause(mine);
       [drawn, cost] = [performance.now(), performance.now() - start];
     }
-    const { picked, focus } = this.chosen;
     this.picked = picked;
-    this.finish(result(), `${steps.length} pezzi in ${duration(spent)}, qui nel tuo browser.`, this.viewer.state.k === k ? { focus } : {});
+    this.finish(result(), `${steps.length} pezzi in ${duration(this.spent)}, qui nel tuo browser.`, this.viewer.state.k === k ? { focus } : {});
   }
 
   finish(result, message = "", change = {}) {
@@ -248,7 +266,7 @@ class LiveBox {
 
   // Ciò che il modello non può conoscere: se il suo vocabolario è chiuso, le parole che non vi sono; se no, i segni mai visti.
   unknown(text) {
-    const { words } = this.model, found = [...new Set(text.normalize("NFKC").match(WORDS) ?? [])];
+    const { words } = this.model, found = [...new Set(straight(text).normalize("NFKC").match(WORDS) ?? [])];
     return found.filter((one) => (words.length && WORD.test(one) ? !words.includes(one) : this.live?.tokenizer.encode(one).includes(UNK)));
   }
 
@@ -261,16 +279,18 @@ class LiveBox {
   }
 
   // Senza modello e senza risposta pronta: si chiede prima di scaricare.
-  ask() {
+  ask(shown) {
     const { size } = this, why = this.off.size ? "Per spegnere una testa" : "Per questa frase";
-    const load = html("button", { type: "button", class: "forte", "aria-describedby": "perche", keydown: (event) => event.repeat && event.preventDefault(), click: () => this.fetchModel() }, `Carica il modello (${size})`);
+    const load = html("button", { type: "button", class: "forte", "aria-describedby": "perche", keydown: (event) => event.repeat && event.preventDefault(), click: () => this.fetchModel(shown) }, `Carica il modello (${size})`);
     const refuse = html("button", { type: "button", click: () => this.giveUp("Va bene: le frasi pronte rispondono senza scaricare nulla.") }, "No, grazie");
     fill(this.offer, [
       html("p", { id: "perche" }, `${why} il modello deve arrivare in questa pagina: ${size}, una volta sola. Poi traduce qui, e ciò che scrivi non esce da questo browser.`),
       this.metered, html("div", { class: "gruppo" }, load, refuse)]);
     this.offer.hidden = false;
-    this.say("");
-    load.focus();
+    this.viewer.slots.riquadro.setAttribute("aria-live", "polite"); // una scrittura interrotta lo lascia muto
+    const choosing = this.choices.contains(this.host.shadowRoot.activeElement); // chi scorre i modelli con le frecce resta lì
+    this.say(choosing ? "Questo modello va prima caricato." : "");
+    if (!choosing) load.focus();
   }
 
   giveUp(message) {
@@ -287,30 +307,27 @@ class LiveBox {
     this.box.focus();
   }
 
-  async fetchModel() {
-    const bar = html("progress", { max: 1, value: 0, "aria-label": "caricamento del modello" }), text = html("span", {}, "0 %");
+  async fetchModel(shown) {
+    const { m, model: { url } } = this, here = loaded.has(url); // se l'ha già chiesto un'altra casella, quanto ne manca lo sa lei
+    const bar = html("progress", { max: 1, value: here ? null : 0, "aria-label": "caricamento del modello" }), text = html("span", {}, here ? "" : "0 %");
     if (this.offer.matches(":focus-within")) this.reply.focus({ preventScroll: true }); // il bottone sparisce
     this.say("Carico il modello.");
     this.offer.replaceChildren(html("p", {}, "Carico il modello… ", text), bar);
     this.offer.hidden = false;
-    this.loading = true;
+    this.loading.add(m);
     if (this.result) this.viewer.show(this.scene);
-    const { m } = this;
-    try {
-      const live = await modelAt(this.model.url, (done, total) => { bar.value = done / total; text.textContent = percent(done / total); });
-      this.loading = false;
-      if (m === this.m) this.live = live; // mentre arrivava si può averne scelto un altro
-      this.translate();
-    } catch (error) {
-      this.loading = false;
-      this.giveUp(`Non riesco a caricare il modello (${error.message}) Le frasi pronte rispondono lo stesso.`);
-    }
+    const arriving = modelAt(url, (done, total) => { bar.value = done / total; text.textContent = percent(done / total); });
+    const { live, error } = await arriving.then((live) => ({ live }), (error) => ({ error }));
+    this.loading.delete(m);
+    if (m !== this.m) return; // mentre arrivava se n'è scelto un altro
+    if (error) return this.giveUp(`Non riesco a caricare il modello: ${error.message} Le frasi pronte rispondono lo stesso.`);
+    this.live = live;
+    this.translate(shown);
   }
 
-  loadFor(text) { // il modello lo chiede il visore, per la risposta che mostra; poi ci si torna
-    if (this.loading) return;
-    this.box.value = text;
-    this.fetchModel();
+  loadShown() { // il modello lo chiede il visore, per la risposta che mostra; poi ci si torna
+    if (this.loading.has(this.m)) return;
+    this.fetchModel(this.result.text);
     this.offer.scrollIntoView({ block: "center" });
     this.looking = () => {
       const summary = this.viewer.slots.piede.querySelector("summary[data-chiave='dentro']");
@@ -319,10 +336,16 @@ class LiveBox {
     };
   }
 
-  async change(m) { // un altro modello: se i suoi pesi ci sono già si usa, se no rispondono le frasi pronte
+  change(m) {
     Object.assign(this, { m, live: null, run: this.run + 1 });
     this.off.clear();
-    if (await this.adopt()) this.translate();
+    this.begin();
+  }
+
+  async begin() { // un altro modello: se i suoi pesi ci sono già si usa, se no rispondono le frasi pronte
+    if (this.loading.has(this.m)) this.fetchModel(); // sta arrivando: se ne rivede la barra
+    else if (!(await this.adopt())) return;
+    this.translate();
   }
 
   async adopt() { // prende i pesi del modello scelto, se ci sono già; falso se intanto se n'è scelto un altro
@@ -333,9 +356,14 @@ class LiveBox {
 
   toggle(name) {
     if (!this.off.delete(name)) this.off.add(name);
-    this.box.value = this.result.text;
     this.viewer.show(this.scene);
-    this.translate();
+    this.translate(this.result.text);
+  }
+
+  restore() {
+    this.off.clear();
+    this.reply.focus({ preventScroll: true }); // il bottone sparisce
+    this.translate(this.result.text);
   }
 
   // -------- mostrare: l'esito nel visore, e intorno i pezzi e i candidati
@@ -350,7 +378,7 @@ class LiveBox {
 
   changed(v) {
     this.pick(v);
-    this.refresh();
+    this.drawSteps();
     const seen = JSON.stringify(toFields(v));
     if (seen !== this.seen) remember(this.address(toFields(v))); // chi passa soltanto non cambia l'indirizzo
     this.seen = seen;
@@ -369,8 +397,12 @@ class LiveBox {
   refresh() {
     this.drawChoices();
     const { text, m, open, translation } = this.result, other = m !== this.m && ` (${this.data.models[m].name})`;
-    const before = (other || text !== this.asked) && html("p", { class: "titolo" }, "Traduzione di «", html("i", { lang: this.from }, text), "»", other, ":");
-    fill(this.answer, [before, html("p", { class: "traduzione", lang: this.to }, translation + (open ? " …" : "")), this.drawTools()]);
+    const before = (other || same(text) !== same(this.asked)) && html("p", { class: "titolo" }, "Traduzione di «", html("i", { lang: this.from }, text), "»", other, ":");
+    fill(this.answer, [before, html("p", { class: "traduzione", lang: this.to, dir: "auto" }, translation + (open ? " …" : "")), this.drawTools()]);
+    this.drawSteps();
+  }
+
+  drawSteps() { // ciò che cambia con il pezzo che si indica
     fill(this.candidates, this.drawCandidates());
     fill(this.pieces, [this.drawRow("source", this.from, "La frase, in pezzi"), this.drawRow("written", this.to, "La traduzione, un pezzo alla volta")]);
   }
@@ -392,7 +424,7 @@ class LiveBox {
       "data-chiave": `${side}${i}`, "aria-pressed": String(asks && rows.includes(i)),
       click: () => this.choosePiece(side, i, asks), pointerenter: (event) => event.pointerType === "mouse" && this.hoverPiece(i, asks, seen),
     }, piece, looked(i) >= 0.005 && html("small", {}, percent(looked(i)))));
-    return html("div", {}, html("p", { class: "titolo" }, title), html("div", { class: "pezzi", role: "group", "aria-label": title }, ...buttons));
+    return html("div", {}, html("p", { class: "titolo" }, title), html("div", { class: "pezzi", dir: "auto", role: "group", "aria-label": title }, ...buttons));
   }
 
   seenBy(rows) { // quanto i pezzi `rows` guardano ogni chiave, in media sulle teste in vista
@@ -425,7 +457,7 @@ class LiveBox {
     const { twin } = this;
     const swap = twin && html("button", { type: "button", "data-chiave": "scambia", click: () => this.choose(twin.text) },
       "Metti ", html("i", { lang: this.from }, twin.other), " al posto di ", html("i", { lang: this.from }, twin.word));
-    const on = this.off.size > 0 && html("button", { type: "button", "data-chiave": "accendi", click: () => { this.off.clear(); this.translate(); } }, "Riaccendi tutte le teste");
+    const on = this.off.size > 0 && html("button", { type: "button", "data-chiave": "accendi", click: () => this.restore() }, "Riaccendi tutte le teste");
     return html("div", { class: "gruppo" }, swap, on);
   }
 
@@ -448,8 +480,8 @@ class LiveBox {
 
   // -------- l'indirizzo porta la frase, il modello, le teste spente e ciò che si guarda
   address(fields) {
-    const own = { frase: this.result.text };
-    if (this.m) own.modello = this.model.name;
+    const { text, m } = this.result, own = { frase: text };
+    if (m) own.modello = this.data.models[m].name;
     if (this.off.size) own.spente = [...this.off].join("_");
     return `#${this.data.anchor}?${new URLSearchParams({ ...own, ...fields })}`;
   }
@@ -469,7 +501,7 @@ class LiveBox {
     reveal(this.host);
     this.host.scrollIntoView();
     if (this.live) this.translate();
-    else this.adopt().then((same) => same && this.translate());
+    else this.begin();
     return true;
   }
 }

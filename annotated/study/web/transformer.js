@@ -24,6 +24,7 @@ const REMOVED = /[\x01-\x08\x0b\x0e-\x1f\x7f\x8f\x9f]/g;
 const BLANK = /[\t\n\f\r\u061c\u1680\u200b\u200c\u200e\u200f\u2028\u2029\u2581\ufeff\ufffd]/g;
 // come li scrivono telefoni e programmi di scrittura, e come li batte la tastiera
 const KEYS = [[/[’ʼ´‘‚]/g, "'"], [/[“”„]/g, '"'], [/[–—‐‑−]/g, "-"]];
+const straight = (text) => KEYS.reduce((line, [signs, key]) => line.replace(signs, key), text);
 const ORDINARY = new RegExp(`[^${REMOVED.source.slice(1, -1)}${BLANK.source.slice(1, -1)}\uff5e]+`, "g");
 
 class Tokenizer {
@@ -34,8 +35,7 @@ class Tokenizer {
 
   // Da una frase agli indici dei suoi pezzi, EOS compreso.
   encode(text) {
-    const straight = KEYS.reduce((line, [signs, key]) => line.replace(signs, key), text);
-    const plain = straight.replace(ORDINARY, (run) => run.normalize("NFKC")).replace(REMOVED, "").replace(BLANK, " ");
+    const plain = straight(text).replace(ORDINARY, (run) => run.normalize("NFKC")).replace(REMOVED, "").replace(BLANK, " ");
     const words = plain.split(" ").filter((word) => word);
     return [...words.flatMap((word) => this.encodeWord(SPACE + word)), EOS];
   }
@@ -69,10 +69,28 @@ const sum = (x) => x.reduce((total, value) => total + value, 0);
 const add = (X, Y) => X.map((x, t) => x.map((value, i) => value + Y[t][i])); // (n, d) + (n, d)
 
 // y = W·x + b per ogni vettore. I pesi sono interi di un byte, e ogni riga di W ha la sua scala: si moltiplica una volta sola,
-// alla fine. Quattro somme parziali invece di una, perché ognuna non aspetti la precedente: così il ciclo va al doppio.
+// alla fine. Le somme sono sempre quattro, perché ognuna non aspetti la precedente: una per vettore, di quattro vettori che leggono
+// insieme ogni peso, o quattro parziali di un vettore solo.
 function linear({ rows, columns, weights, scales, bias }, X) { // (n, columns) → (n, rows)
-  return X.map((x) => {
-    const y = new Float32Array(rows);
+  const Y = X.map(() => new Float32Array(rows));
+  const scaled = (total, r) => total * scales[r] + (bias ? bias[r] : 0);
+  let n = 0;
+  for (; n + 3 < X.length; n += 4) {
+    const [x, y, z, w] = X.slice(n, n + 4).map((vector) => Float64Array.from(vector)); // così nel ciclo non si convertono
+    for (let r = 0, p = 0; r < rows; r++, p += columns) {
+      let a = 0, b = 0, c = 0, d = 0;
+      for (let i = 0; i < columns; i++) {
+        const weight = weights[p + i];
+        a += weight * x[i];
+        b += weight * y[i];
+        c += weight * z[i];
+        d += weight * w[i];
+      }
+      [a, b, c, d].forEach((total, k) => { Y[n + k][r] = scaled(total, r); });
+    }
+  }
+  for (; n < X.length; n++) {
+    const x = X[n], y = Y[n];
     for (let r = 0, p = 0; r < rows; r++, p += columns) {
       let a = 0, b = 0, c = 0, d = 0, i = 0;
       for (; i + 3 < columns; i += 4) {
@@ -82,10 +100,10 @@ function linear({ rows, columns, weights, scales, bias }, X) { // (n, columns) �
         d += weights[p + i + 3] * x[i + 3];
       }
       for (; i < columns; i++) a += weights[p + i] * x[i];
-      y[r] = (a + b + c + d) * scales[r] + (bias ? bias[r] : 0);
+      y[r] = scaled(a + b + c + d, r);
     }
-    return y;
-  });
+  }
+  return Y;
 }
 
 function softmax(x) { // (n,) → (n,): non negativi, di somma 1
@@ -196,8 +214,9 @@ class Transformer {
     });
   }
 
-  // L'encoder legge la frase (cap. 7). Per il decoder restano le chiavi e i valori di ogni suo blocco.
-  encode(ids) { // (S,) → memoria: N_decoder coppie K, V (S, d_model); di ogni blocco pesi (h, S, S), Q e K
+  // L'encoder legge la frase (cap. 7), e si ferma a ogni strato: una pagina può intanto fare altro. Per il decoder restano le
+  // chiavi e i valori di ogni suo blocco.
+  *reading(ids) { // (S,) → alla fine, memoria: N_decoder coppie K, V (S, d_model); di ogni blocco pesi (h, S, S), Q e K
     let X = this.embed(ids);
     const attention = [];
     for (let layer = 0; layer < this.layers.encoder; layer++) {
@@ -208,11 +227,16 @@ class Transformer {
         return out;
       });
       X = this.residual(name + ".residuals.1", X, (x) => this.feedForward(name + ".feed_forward", x));
+      yield;
     }
     X = this.close("encoder", X);
     const memory = Array.from({ length: this.layers.decoder }, (_, layer) =>
       this.keysValues(`decoder.layers.${layer}.cross_attention`, X));
-    return { memory, attention };
+    yield { memory, attention };
+  }
+
+  encode(ids) { // tutto insieme
+    return [...this.reading(ids)].at(-1);
   }
 
   // Un passo del decoder (cap. 8): dall'ultimo pezzo scritto ai logit del prossimo. `cache` ha, per blocco, chiavi e valori dei
@@ -250,17 +274,17 @@ class Transformer {
 
   // ---------------------------------------------------------------- dai logit alla frase (cap. 16)
 
-  // Scrive la traduzione un pezzo alla volta, e a ogni pezzo rende ciò che è successo: i candidati con le probabilità, i logit,
-  // i pesi, le query e le chiavi. Sceglie il più probabile (greedy); se `forced` è dato scrive quello (teacher forcing).
-  *write(source, { forced = null, extra = 50, encoded = this.encode(source) } = {}) { // source (S,), EOS compreso
-    const cache = this.emptyCache(), limit = forced ? forced.length : this.limit(source, extra);
+  // Scrive la traduzione un pezzo alla volta, ogni volta il più probabile (greedy), e a ogni pezzo rende ciò che è successo: i
+  // candidati con le probabilità, i pesi, le query e le chiavi.
+  *write(source, { extra = 50, encoded = this.encode(source) } = {}) { // source (S,), EOS compreso
+    const cache = this.emptyCache(), limit = this.limit(source, extra);
     let id = BOS;
-    for (let t = 0; t < limit && (forced || id !== EOS); t++) {
+    for (let t = 0; t < limit && id !== EOS; t++) {
       const { logits, attention } = this.step(id, encoded.memory, cache);
       const probabilities = softmax(logits);
       const top = best(logits, TOP);
-      id = forced ? forced[t] : t === limit - 1 ? EOS : top[0];
-      yield { id, logits, candidates: top.map((id) => ({ id, probability: probabilities[id] })), ...attention };
+      id = t === limit - 1 ? EOS : top[0];
+      yield { id, candidates: top.map((id) => ({ id, probability: probabilities[id] })), ...attention };
     }
   }
 
@@ -337,8 +361,10 @@ function unpack(index, bytes) { // → nome → matrice { rows, columns, weights
 async function loadModel(url, progress = () => {}) {
   const index = await loadFile(`${url}/modello.js`);
   const bytes = new Uint8Array(index.bytes);
+  const files = Array.from({ length: index.parts }, (_, part) => loadFile(`${url}/pesi-${part}.js?${index.fingerprint}`)); // insieme
+  files.forEach((file) => file.catch(() => {})); // un errore lo dà il ciclo
   for (let part = 0, end = 0; part < index.parts; part++) {
-    const { fingerprint, data } = await loadFile(`${url}/pesi-${part}.js?${index.fingerprint}`);
+    const { fingerprint, data } = await files[part];
     if (fingerprint !== index.fingerprint) throw new Error(`${url}/pesi-${part}.js è di un altro modello.`);
     end = decodeBase64(data, bytes, end);
     progress(end, index.bytes);
