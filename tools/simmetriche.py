@@ -96,11 +96,21 @@ def clues() -> dict[str, list[tuple[Adjective, set[int]]]]:
     return {kind: [*some.items()] for kind, some in found.items()}
 
 
+def held() -> set[str]:
+    "Gli indizi tenuti da parte, in inglese."
+    known = sorted({a.en for some in clues().values() for a, _ in some})
+    return set(random.Random(0).sample(known, len(known) // HELD_CLUES))
+
+
+def italian_read(examples: list[Example]) -> float:
+    "La quota di frasi con un indizio da parte il cui italiano si legge lo stesso, come traduzione di un altro."
+    others = {form for some in clues().values() for a, _ in some if a.en not in held() for form in (a.m, a.f)}
+    return round(sum(e.it.split()[-1][:-1] in others for e in examples) / len(examples), 4)
+
+
 def sentences(seed: int, held_pairs: bool = False, held_clues: bool = False) -> Iterator[Example]:
     "Frasi sorteggiate, senza fine. Da parte stanno le coppie di nomi di `is_held_out`, e un indizio su `HELD_CLUES`."
-    rng, by_kind = random.Random(seed), clues()
-    known = {a.en for some in by_kind.values() for a, _ in some}
-    aside = set(random.Random(0).sample(sorted(known), len(known) // HELD_CLUES))
+    rng, by_kind, aside = random.Random(seed), clues(), held()
     tested = {(frozenset(noun.en for noun in probe.nouns), probe.clue) for probe in read_probes()}
     while True:
         kind, other = rng.sample(sorted(by_kind), 2)
@@ -204,7 +214,8 @@ def main() -> None:
         f"python tools/simmetriche.py --seeds {args.seeds} --steps {args.steps} --out {args.out}",
         pesi=weights_sha256(MODEL), aggettivi=sha256(LEXICON),
     )  # fmt: skip
-    found = {"frasi per passo": B, "prima": before, "corse": runs, "esempi": examples}
+    read = italian_read(some(600, seed=99, held_pairs=True, held_clues=True))
+    found = {"frasi per passo": B, "prima": before, "corse": runs, "esempi": examples, "italiano letto": read}
     write_json(args.out, {"provenienza": facts, **found})
 
 

@@ -68,41 +68,46 @@ class Tokenizer {
 const sum = (x) => x.reduce((total, value) => total + value, 0);
 const add = (X, Y) => X.map((x, t) => x.map((value, i) => value + Y[t][i])); // (n, d) + (n, d)
 
-// y = W·x + b per ogni vettore. I pesi sono interi di un byte, e ogni riga di W ha la sua scala: si moltiplica una volta sola,
-// alla fine. Le somme sono sempre quattro, perché ognuna non aspetti la precedente: una per vettore, di quattro vettori che leggono
-// insieme ogni peso, o quattro parziali di un vettore solo.
-function linear({ rows, columns, weights, scales, bias }, X) { // (n, columns) → (n, rows)
-  const Y = X.map(() => new Float32Array(rows));
-  const scaled = (total, r) => total * scales[r] + (bias ? bias[r] : 0);
-  let n = 0;
-  for (; n + 3 < X.length; n += 4) {
-    const [x, y, z, w] = X.slice(n, n + 4).map((vector) => Float64Array.from(vector)); // così nel ciclo non si convertono
-    for (let r = 0, p = 0; r < rows; r++, p += columns) {
-      let a = 0, b = 0, c = 0, d = 0;
-      for (let i = 0; i < columns; i++) {
-        const weight = weights[p + i];
-        a += weight * x[i];
-        b += weight * y[i];
-        c += weight * z[i];
-        d += weight * w[i];
-      }
-      [a, b, c, d].forEach((total, k) => { Y[n + k][r] = scaled(total, r); });
+// y = W·x + b. I pesi sono interi di un byte, e ogni riga di W ha la sua scala: si moltiplica una volta sola, alla fine.
+// Quattro somme parziali invece di una, perché ognuna non aspetti la precedente: così il ciclo va al doppio.
+function product({ rows, columns, weights, scales, bias }, x) { // (columns,) → (rows,)
+  const y = new Float32Array(rows);
+  for (let r = 0, p = 0; r < rows; r++, p += columns) {
+    let a = 0, b = 0, c = 0, d = 0, i = 0;
+    for (; i + 3 < columns; i += 4) {
+      a += weights[p + i] * x[i];
+      b += weights[p + i + 1] * x[i + 1];
+      c += weights[p + i + 2] * x[i + 2];
+      d += weights[p + i + 3] * x[i + 3];
     }
+    for (; i < columns; i++) a += weights[p + i] * x[i];
+    y[r] = (a + b + c + d) * scales[r] + (bias ? bias[r] : 0);
   }
-  for (; n < X.length; n++) {
-    const x = X[n], y = Y[n];
-    for (let r = 0, p = 0; r < rows; r++, p += columns) {
-      let a = 0, b = 0, c = 0, d = 0, i = 0;
-      for (; i + 3 < columns; i += 4) {
-        a += weights[p + i] * x[i];
-        b += weights[p + i + 1] * x[i + 1];
-        c += weights[p + i + 2] * x[i + 2];
-        d += weights[p + i + 3] * x[i + 3];
-      }
-      for (; i < columns; i++) a += weights[p + i] * x[i];
-      y[r] = scaled(a + b + c + d, r);
+  return y;
+}
+
+// Lo stesso per quattro vettori insieme, ognuno con la sua somma: ogni peso si legge una volta sola.
+function products({ rows, columns, weights, scales, bias }, four) {
+  const [x, y, z, w] = four.map((vector) => Float64Array.from(vector)); // così nel ciclo non si convertono
+  const Y = four.map(() => new Float32Array(rows));
+  for (let r = 0, p = 0; r < rows; r++, p += columns) {
+    let a = 0, b = 0, c = 0, d = 0;
+    for (let i = 0; i < columns; i++) {
+      const weight = weights[p + i];
+      a += weight * x[i];
+      b += weight * y[i];
+      c += weight * z[i];
+      d += weight * w[i];
     }
+    [a, b, c, d].forEach((total, k) => { Y[k][r] = total * scales[r] + (bias ? bias[r] : 0); });
   }
+  return Y;
+}
+
+function linear(matrix, X) { // (n, columns) → (n, rows)
+  const Y = [];
+  while (Y.length + 3 < X.length) Y.push(...products(matrix, X.slice(Y.length, Y.length + 4)));
+  while (Y.length < X.length) Y.push(product(matrix, X[Y.length]));
   return Y;
 }
 
