@@ -201,8 +201,9 @@ def test_no_seeds_and_no_steps_are_refused(
     assert f"{' '.join(wrong)}: " in capsys.readouterr().err
 
 
-def test_symmetric_sentences_are_of_the_published_weights() -> None:
-    found = json.loads(simmetriche.OUT.read_text("utf-8"))
+@pytest.mark.parametrize("name", ["simmetriche.json", "simmetriche_lunga.json"])
+def test_symmetric_sentences_are_of_the_published_weights(name: str) -> None:
+    found = json.loads(simmetriche.OUT.with_name(name).read_text("utf-8"))
     assert found["provenienza"]["pesi"] == provenienza.weights_sha256(simmetriche.MODEL)
     assert found["provenienza"]["aggettivi"] == provenienza.sha256(simmetriche.LEXICON)
     assert all(len(run["margini"]) == len(read_probes()) for run in found["corse"])
