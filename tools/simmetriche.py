@@ -203,8 +203,9 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--out", type=Path, default=OUT, help="dove scrivere (predefinito: book/dati/simmetriche.json)")
     args = parser.parse_args()
-    if min(args.seeds, args.steps) < 1:
-        parser.error(f"--seeds {args.seeds} --steps {args.steps}: servono almeno un seme e un passo")
+    for name in ("seeds", "steps"):
+        if getattr(args, name) < 1:
+            parser.error(f"--{name} {getattr(args, name)}: serve un intero positivo")
     with ProcessPoolExecutor(args.seeds) as pool:
         runs = list(pool.map(partial(learn, steps=args.steps), range(args.seeds)))
     model, tokenizer = load_pretrained(MODEL)
