@@ -102,9 +102,15 @@ def held() -> set[str]:
     return set(random.Random(0).sample(known, len(known) // HELD_CLUES))
 
 
+def read_clues() -> set[str]:
+    "Gli indizi su cui ci si addestra, in inglese."
+    return {a.en for some in clues().values() for a, _ in some} - held()
+
+
 def italian_read(examples: list[Example]) -> float:
     "La quota di frasi con un indizio da parte il cui italiano si legge lo stesso, come traduzione di un altro."
-    others = {form for some in clues().values() for a, _ in some if a.en not in held() for form in (a.m, a.f)}
+    read = read_clues()
+    others = {form for some in clues().values() for a, _ in some if a.en in read for form in (a.m, a.f)}
     return round(sum(e.it.split()[-1][:-1] in others for e in examples) / len(examples), 4)
 
 
@@ -216,7 +222,8 @@ def main() -> None:
         pesi=weights_sha256(MODEL), aggettivi=sha256(LEXICON),
     )  # fmt: skip
     read = italian_read(some(600, seed=99, held_pairs=True, held_clues=True))
-    found = {"frasi per passo": B, "prima": before, "corse": runs, "esempi": examples, "italiano letto": read}
+    found = {"frasi per passo": B, "prima": before, "corse": runs, "esempi": examples}
+    found |= {"indizi": sorted(read_clues()), "italiano letto": read}
     write_json(args.out, {"provenienza": facts, **found})
 
 
