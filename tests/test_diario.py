@@ -4,6 +4,7 @@ import json
 import shutil
 import sys
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -72,20 +73,34 @@ def test_losses_are_grouped_and_validations_kept() -> None:
     assert rows[1] == {"step": 100, "valid_loss": 3.0} and rows[2]["loss"] == 160.0
 
 
-def test_only_new_snapshots_are_measured(
+@pytest.fixture
+def diary(
     folders: tuple[Path, Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+) -> tuple[Callable[..., dict[str, Any]], list[int], Path]:
+    "Racconta una tappa per comando, con misure finte, e rende il diario; poi le misure fatte, e le istantanee."
     data, run, snapshots = folders
-    measured = []
+    mine, measured = shutil.copytree(snapshots, tmp_path / "istantanee"), []
     monkeypatch.setattr(diario, "share", lambda *_: 0.5)
     monkeypatch.setattr(diario, "measure", lambda *_: measured.append(1) or {"bleu": {}, "accordo": {}})
-    out, stage = tmp_path / "diario.json", ["--stage", str(run), str(data), "annotated train"]
-    for stages, snapshots_seen in (([], 1), (stage, 2)):  # la seconda volta, una tappa in più
-        command = ["diario.py", str(out), "--snapshots", str(snapshots), *stage, *stages]
-        monkeypatch.setattr(sys, "argv", command)
+
+    def tell(*commands: str, hardware: str = "qui") -> dict[str, Any]:
+        out = tmp_path / "diario.json"
+        stages = [word for command in commands for word in ("--stage", str(run), str(data), command)]
+        options = ["--snapshots", str(mine), "--hardware", hardware, *stages]
+        monkeypatch.setattr(sys, "argv", ["diario.py", str(out), *options])
         diario.main()
+        return json.loads(out.read_text("utf-8"))
+
+    return tell, measured, mine
+
+
+def test_only_new_snapshots_are_measured(
+    folders: tuple[Path, Path, Path], diary: tuple[Callable[..., dict[str, Any]], list[int], Path]
+) -> None:
+    (data, run, _), (tell, measured, _) = folders, diary
+    for stages, snapshots_seen in ((1, 1), (2, 2)):  # la seconda volta, una tappa in più
+        found = tell(*["annotated train"] * stages)
         assert len(measured) == snapshots_seen
-    found = json.loads(out.read_text("utf-8"))
     first, second = found["istantanee"]
     steps = [row["step"] for row in found["diario"] if "valid_loss" in row]
     assert [first["step"], second["step"]] == [8, 20] and steps == [4, 8, 12, 16, 20, 24]
@@ -96,11 +111,8 @@ def test_only_new_snapshots_are_measured(
     assert second["seconds"] > first["seconds"] and len(found["provenienza"]["tappe"]) == 2
 
     # una tappa nuova, senza più le cartelle delle prime: ciò che se ne sapeva resta
-    new = ["--stage", str(run), str(data), "annotated train --init PRECEDENTE"]
     for _ in range(2):  # la seconda volta rifà soltanto lei
-        monkeypatch.setattr(sys, "argv", ["diario.py", str(out), "--snapshots", str(snapshots), *new])
-        diario.main()
-    longer = json.loads(out.read_text("utf-8"))
+        longer = tell("annotated train --init PRECEDENTE")
     assert longer["provenienza"]["tappe"][:2] == found["provenienza"]["tappe"] and len(measured) == 3
     assert longer["diario"][: len(found["diario"])] == found["diario"] and longer["istantanee"][:2] == [first, second]
     assert longer["istantanee"][2]["step"] == 32 and longer["diario"][-1]["step"] == 36
@@ -108,22 +120,9 @@ def test_only_new_snapshots_are_measured(
 
 
 def test_a_stage_told_again_forgets_the_next_and_other_weights(
-    folders: tuple[Path, Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    folders: tuple[Path, Path, Path], diary: tuple[Callable[..., dict[str, Any]], list[int], Path]
 ) -> None:
-    data, run, snapshots = folders
-    measured = []
-    monkeypatch.setattr(diario, "share", lambda *_: 0.5)
-    monkeypatch.setattr(diario, "measure", lambda *_: measured.append(1) or {"bleu": {}})
-    out, mine = tmp_path / "diario.json", shutil.copytree(snapshots, tmp_path / "istantanee")
-
-    def tell(*commands: str, hardware: str = "qui") -> dict[str, Any]:
-        stages = [word for command in commands for word in ("--stage", str(run), str(data), command)]
-        monkeypatch.setattr(
-            sys, "argv", ["diario.py", str(out), "--snapshots", str(mine), "--hardware", hardware, *stages]
-        )
-        diario.main()
-        return json.loads(out.read_text("utf-8"))
-
+    (_, run, _), (tell, measured, mine) = folders, diary
     steps = [row["step"] for row in tell("A", "B")["istantanee"]]
     assert steps == [8, 20] and len(measured) == 2
     found = tell("A", hardware="altrove")

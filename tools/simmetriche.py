@@ -96,27 +96,23 @@ def clues() -> dict[str, list[tuple[Adjective, set[int]]]]:
     return {kind: [*some.items()] for kind, some in found.items()}
 
 
-def held() -> set[str]:
-    "Gli indizi tenuti da parte, in inglese."
-    known = sorted({a.en for some in clues().values() for a, _ in some})
-    return set(random.Random(0).sample(known, len(known) // HELD_CLUES))
-
-
-def read_clues() -> set[str]:
-    "Gli indizi su cui ci si addestra, in inglese."
-    return {a.en for some in clues().values() for a, _ in some} - held()
+def divided() -> tuple[set[str], set[str]]:
+    "Gli indizi su cui ci si addestra, e quelli tenuti da parte, in inglese."
+    known = {a.en for some in clues().values() for a, _ in some}
+    aside = set(random.Random(0).sample(sorted(known), len(known) // HELD_CLUES))
+    return known - aside, aside
 
 
 def italian_read(examples: list[Example]) -> float:
     "La quota di frasi con un indizio da parte il cui italiano si legge lo stesso, come traduzione di un altro."
-    read = read_clues()
+    read, _ = divided()
     others = {form for some in clues().values() for a, _ in some if a.en in read for form in (a.m, a.f)}
     return round(sum(e.it.split()[-1][:-1] in others for e in examples) / len(examples), 4)
 
 
 def sentences(seed: int, held_pairs: bool = False, held_clues: bool = False) -> Iterator[Example]:
     "Frasi sorteggiate, senza fine. Da parte stanno le coppie di nomi di `is_held_out`, e un indizio su `HELD_CLUES`."
-    rng, by_kind, aside = random.Random(seed), clues(), held()
+    rng, by_kind, (_, aside) = random.Random(seed), clues(), divided()
     tested = {(frozenset(noun.en for noun in probe.nouns), probe.clue) for probe in read_probes()}
     while True:
         kind, other = rng.sample(sorted(by_kind), 2)
@@ -223,7 +219,7 @@ def main() -> None:
     )  # fmt: skip
     read = italian_read(some(600, seed=99, held_pairs=True, held_clues=True))
     found = {"frasi per passo": B, "prima": before, "corse": runs, "esempi": examples}
-    found |= {"indizi": sorted(read_clues()), "italiano letto": read}
+    found |= {"indizi": sorted(divided()[0]), "italiano letto": read}
     write_json(args.out, {"provenienza": facts, **found})
 
 

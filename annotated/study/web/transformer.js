@@ -293,10 +293,6 @@ class Transformer {
     }
   }
 
-  greedy(source, extra = 50) { // (S,) → i pezzi della traduzione, senza EOS
-    return [...this.write(source, { extra })].map((step) => step.id).filter((id) => id !== EOS);
-  }
-
   // Beam search (cap. 16): a ogni passo restano le K continuazioni più probabili; quelle che chiudono escono dalla gara.
   beamSearch(source, { K = 4, alpha = 0.6, extra = 50 } = {}) { // → le ipotesi finite { score, ids }, dalla migliore
     const { memory } = this.encode(source), limit = this.limit(source, extra);
