@@ -1,7 +1,6 @@
 """Frasi con «it» senza posto solito: bastano a capire chi può essere affamato? (capitolo 19)
 
     python tools/simmetriche.py
-    python tools/simmetriche.py --seeds 1 --steps 3000 --out book/dati/simmetriche_lunga.json
 
 Continua `small-en-it` su sole frasi in cui lo stesso indizio parla ora del primo ora del secondo nome, e decide
 soltanto di che tipo di cosa si dice. La perdita guarda soprattutto il pezzo che la traduzione giusta e quella sbagliata
@@ -15,7 +14,6 @@ from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -33,7 +31,8 @@ from annotated.study.pronouns import ADJECTIVES, NOUNS, Adjective, _forms, is_he
 MODEL = ROOT / "models" / "small-en-it"
 LEXICON = ROOT / "annotated" / "study" / "pronouns_adjectives.tsv"
 OUT = ROOT / "book" / "dati" / "simmetriche.json"
-SENTENCES, HELD_CLUES = 100, 8  # frasi sorteggiate per ogni passo; un indizio su HELD_CLUES sta da parte
+SENTENCES, HELD_CLUES = 100, 8  # frasi sorteggiate per ogni passo; un aggettivo su HELD_CLUES sta da parte
+MOST = 4  # un indizio che si dice di più gruppi, dei dodici, non distingue abbastanza
 B, RATE, WARMUP, COOLDOWN, OTHER = 64, 5e-4, 200, 0.3, 0.1  # OTHER: il peso dei pezzi che non decidono
 
 # tipi che si somigliano: ciò che si dice di uno spesso si dice dell'altro, e insieme non entrano in una frase
@@ -83,7 +82,7 @@ class Example(NamedTuple):
 
 
 def clues() -> dict[str, list[tuple[Adjective, set[int]]]]:
-    "Di ogni tipo gli aggettivi che si dicono di uno o due gruppi, con i gruppi; non quelli uguali nei due generi."
+    "Di ogni tipo gli aggettivi che si dicono di pochi gruppi, con i gruppi; non quelli uguali nei due generi."
     said = defaultdict(set)  # di ogni parola inglese, in tutte le sue traduzioni
     for (_, kind), some in ADJECTIVES.items():
         for a in some:
@@ -91,32 +90,31 @@ def clues() -> dict[str, list[tuple[Adjective, set[int]]]]:
     found: dict[str, dict[Adjective, set[int]]] = defaultdict(dict)
     for (_, kind), some in ADJECTIVES.items():
         for a in some:
-            if kind in GROUP and kind in NOUNS and a.m != a.f and a.mark != "+" and len(said[a.en]) <= 2:
+            if kind in GROUP and kind in NOUNS and a.m != a.f and a.mark != "+" and len(said[a.en]) <= MOST:
                 found[kind][a] = said[a.en]
     return {kind: [*some.items()] for kind, some in found.items()}
 
 
 def divided() -> tuple[set[str], set[str]]:
-    "Gli indizi su cui ci si addestra, e quelli tenuti da parte, in inglese."
-    known = {a.en for some in clues().values() for a, _ in some}
-    aside = set(random.Random(0).sample(sorted(known), len(known) // HELD_CLUES))
-    return known - aside, aside
+    """Gli indizi inglesi su cui ci si addestra, e gli aggettivi italiani tenuti da parte.
 
-
-def italian_read(examples: list[Example]) -> float:
-    "La quota di frasi con un indizio da parte il cui italiano si legge lo stesso, come traduzione di un altro."
-    read, _ = divided()
-    others = {form for some in clues().values() for a, _ in some if a.en in read for form in (a.m, a.f)}
-    return round(sum(e.it.split()[-1][:-1] in others for e in examples) / len(examples), 4)
+    Un indizio che abbia una traduzione da parte non si legge: di ciò che è da parte non si legge né l'inglese né
+    l'italiano.
+    """
+    known = {(a.en, a.m) for some in clues().values() for a, _ in some}
+    italian = sorted({it for _, it in known})
+    aside = set(random.Random(0).sample(italian, len(italian) // HELD_CLUES))
+    return {en for en, _ in known} - {en for en, it in known if it in aside}, aside
 
 
 def sentences(seed: int, held_pairs: bool = False, held_clues: bool = False) -> Iterator[Example]:
-    "Frasi sorteggiate, senza fine. Da parte stanno le coppie di nomi di `is_held_out`, e un indizio su `HELD_CLUES`."
-    rng, by_kind, (_, aside) = random.Random(seed), clues(), divided()
+    "Frasi sorteggiate, senza fine. Da parte stanno le coppie di nomi di `is_held_out`, e gli indizi di `divided`."
+    rng, by_kind, (read, aside) = random.Random(seed), clues(), divided()
     tested = {(frozenset(noun.en for noun in probe.nouns), probe.clue) for probe in read_probes()}
     while True:
         kind, other = rng.sample(sorted(by_kind), 2)
-        fit = [a for a, groups in by_kind[kind] if GROUP[other] not in groups and (a.en in aside) == held_clues]
+        apart = [a for a, groups in by_kind[kind] if GROUP[other] not in groups]
+        fit = [a for a in apart if (a.m in aside if held_clues else a.en in read)]
         gender = rng.choice(("mf", "fm"))
         mine, rival = (rng.choice(NOUNS[k][g]) for k, g in zip((kind, other), gender, strict=True))
         if not fit or is_held_out(mine, rival) != held_pairs:
@@ -181,13 +179,15 @@ def learn(seed: int, steps: int) -> dict[str, Any]:
             group["lr"] = RATE * min(1, step / WARMUP, (steps - step + 1) / (COOLDOWN * steps))
         tensors = [pad(side[i] for i in chosen) for side in (src, tgt)]
         shifted = pad([BOS, *tgt[i][:-1]] for i in chosen)
-        value = loss(model, tensors[0], shifted, tensors[1], torch.tensor([at[i] for i in chosen]), draws)
+        with torch.autocast("cpu", torch.bfloat16):
+            value = loss(model, tensors[0], shifted, tensors[1], torch.tensor([at[i] for i in chosen]), draws)
         optimizer.zero_grad()
         value.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        if step % max(250, steps // 6) == 0:
+        if step % max(1, steps // 6) == 0:
             rows.append(measured(model, tokenizer, step))
+            tqdm.write(f"seme {seed}: {rows[-1]}")
     margins = agreement(model, tokenizer, read_probes())
     return {"seme": seed, "misure": rows, "margini": [round(x, 3) for x in margins.tolist()]}
 
@@ -202,8 +202,7 @@ def measured(model: Transformer, tokenizer: Tokenizer, step: int) -> dict[str, f
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=1000)
-    parser.add_argument("--out", type=Path, default=OUT, help="dove scrivere (predefinito: book/dati/simmetriche.json)")
+    parser.add_argument("--steps", type=int, default=6000)
     args = parser.parse_args()
     for name in ("seeds", "steps"):
         if getattr(args, name) < 1:
@@ -213,14 +212,10 @@ def main() -> None:
     model, tokenizer = load_pretrained(MODEL)
     before = [round(x, 3) for x in agreement(model, tokenizer, read_probes()).tolist()]
     examples = [list(e[:3]) for e in some(6, 99, held_pairs=True)]
-    facts = origin(
-        f"python tools/simmetriche.py --seeds {args.seeds} --steps {args.steps} --out {args.out}",
-        pesi=weights_sha256(MODEL), aggettivi=sha256(LEXICON),
-    )  # fmt: skip
-    read = italian_read(some(600, seed=99, held_pairs=True, held_clues=True))
-    found = {"frasi per passo": B, "prima": before, "corse": runs, "esempi": examples}
-    found |= {"indizi": sorted(divided()[0]), "italiano letto": read}
-    write_json(args.out, {"provenienza": facts, **found})
+    command = f"python tools/simmetriche.py --seeds {args.seeds} --steps {args.steps}"
+    facts = origin(command, pesi=weights_sha256(MODEL), aggettivi=sha256(LEXICON))
+    found = {"frasi per passo": B, "prima": before, "corse": runs, "esempi": examples, "indizi": sorted(divided()[0])}
+    write_json(OUT, {"provenienza": facts, **found})
 
 
 if __name__ == "__main__":
