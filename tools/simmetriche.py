@@ -202,7 +202,7 @@ def measured(model: Transformer, tokenizer: Tokenizer, step: int) -> dict[str, f
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=6000)
+    parser.add_argument("--steps", type=int, default=3000)
     args = parser.parse_args()
     for name in ("seeds", "steps"):
         if getattr(args, name) < 1:
