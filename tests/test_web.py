@@ -81,10 +81,7 @@ def test_same_pieces(web: Web) -> None:
     assert decoded == web.tokenizer.decode(web.tokenizer.encode(web.sentences))
 
 
-LIMITS = [50, -3]  # con -3 si arriva al limite, e la frase si chiude per forza
-
-
-@pytest.mark.parametrize("extra", LIMITS)
+@pytest.mark.parametrize("extra", [50, -3])  # con -3 si arriva al limite, e la frase si chiude per forza
 def test_same_greedy(web: Web, extra: int) -> None:
     lists = sources(web, 60 if extra > 0 else 12)
     assert len(lists) in (60, 12)
@@ -92,15 +89,6 @@ def test_same_greedy(web: Web, extra: int) -> None:
     written = [[id for id in ids if id != EOS] for ids in web.page.evaluate(program, [lists, extra])]
     for ids, mine in zip(lists, written, strict=True):
         assert mine == beam_search(web.model, torch.tensor([ids]), beam=1, extra=extra)[0][0].ids
-
-
-@pytest.mark.parametrize("extra", LIMITS)
-def test_same_beam_search(web: Web, extra: int) -> None:
-    for ids in sources(web, 12):
-        mine = web.page.evaluate("([ids, extra]) => model.beamSearch(ids, { extra })", [ids, extra])
-        best = beam_search(web.model, torch.tensor([ids]), extra=extra)[0]
-        assert [h["ids"] for h in mine] == [h.ids for h in best]
-        assert [h["score"] for h in mine] == pytest.approx([h.score for h in best], abs=1e-3)
 
 
 def follow(web: Web, source: list[int], target: list[int]) -> tuple[torch.Tensor, list[list[torch.Tensor]]]:

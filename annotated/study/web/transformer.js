@@ -3,7 +3,7 @@
 //
 //   Tokenizer    dalla frase ai pezzi e ritorno                           capitolo 11
 //   Transformer  dagli indici ai logit, con tutti i pesi d'attenzione     capitoli 2–9
-//                e dai logit alla frase: greedy e beam search             capitolo 16
+//                e dai logit alla frase: greedy                           capitolo 16
 //   loadModel    i pesi: un byte ciascuno, una scala per riga             appendice «Nel browser»
 //
 // Un vettore è un Float32Array; una sequenza di n vettori è un array di n Float32Array, e si scrive (n, d). Le lettere sono
@@ -290,29 +290,6 @@ class Transformer {
       const top = best(logits, TOP);
       id = t === limit - 1 ? EOS : top[0];
       yield { id, candidates: top.map((id) => ({ id, probability: probabilities[id] })), ...attention };
-    }
-  }
-
-  // Beam search (cap. 16): a ogni passo restano le K continuazioni più probabili; quelle che chiudono escono dalla gara.
-  beamSearch(source, { K = 4, alpha = 0.6, extra = 50 } = {}) { // → le ipotesi finite { score, ids }, dalla migliore
-    const { memory } = this.encode(source), limit = this.limit(source, extra);
-    const penalty = (length) => ((5 + length) / 6) ** alpha;
-    const byScore = (a, b) => b.score - a.score;
-    let open = [{ score: 0, ids: [], last: BOS, cache: this.emptyCache() }], closed = [];
-    for (let length = 1; ; length++) {
-      const next = open.flatMap(({ score, ids, last, cache }) => {
-        const p = softmax(this.step(last, memory, cache).logits);
-        const pieces = length === limit ? [EOS] : best(p, 2 * K);
-        return pieces.map((id) => ({ score: score + Math.log(p[id]), ids, last: id, cache }));
-      }).sort(byScore).slice(0, 2 * K);
-      const finished = next.slice(0, K).filter(({ last }) => last === EOS);
-      closed.push(...finished.map(({ score, ids }) => ({ score: score / penalty(length), ids })));
-      closed = closed.sort(byScore).slice(0, K);
-      open = next.filter(({ last }) => last !== EOS).slice(0, K).map(({ score, ids, last, cache }) => ({
-        score, last, ids: [...ids, last], cache: cache.map(({ K, V }) => ({ K: [...K], V: [...V] })), // ognuna la sua storia
-      }));
-      const canImprove = K > 1 && open.length > 0 && closed[0]?.score < open[0].score / penalty(limit);
-      if (length === limit || (closed.length === K && !canImprove)) return closed;
     }
   }
 }
