@@ -17,14 +17,14 @@ def squared_distances(
     "Quadrato della distanza euclidea fra ogni query e ogni chiave."
     return (Q.unsqueeze(-2) - K.unsqueeze(-3)).pow(2).sum(dim=-1)
 
-# %% ../book/01_knn.ipynb #651ced7f
+# %% ../book/01_knn.ipynb #9f62bf2c
 def attend(
     scores: Tensor,  # quanto ogni chiave somiglia a ogni query (..., T, S); -inf = no
     V: Tensor,  # i valori, (..., S, d_v)
 ) -> tuple[Tensor, Tensor]:  # la media pesata (..., T, d_v) e i pesi (..., T, S)
     """Media dei valori pesata dalla softmax degli score: il cuore dell'attenzione.
 
-    I pesi sono positivi, e ogni riga somma a 1 (Vaswani 2017, eq. 1, senza gli score).
+    I pesi non sono negativi; ogni riga somma a 1 (Vaswani 2017, eq. 1, senza score).
     """
     weights = scores.softmax(dim=-1)  # (..., T, S)
     return weights @ V, weights
