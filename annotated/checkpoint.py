@@ -36,7 +36,7 @@ def save_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, Any
         written = {key: json.dumps(value) for key, value in metadata.items()}
         file.write(safetensors.torch.save(tensors, written))
 
-# %% ../book/81_salvare.ipynb #0f8c1597
+# %% ../book/81_salvare.ipynb #898a8ddd
 def check_savable(model: Transformer, tokenizer: Tokenizer) -> None:
     "Solleva `AnnotatedError` se, per il vocabolario o il numero dei pesi, un modello non si rileggerebbe."
     pieces, numbers = model.config.vocab_size, sum(p.numel() for p in model.state_dict().values())
@@ -46,7 +46,7 @@ def check_savable(model: Transformer, tokenizer: Tokenizer) -> None:
     if numbers != model.config.parameters:
         wanted = number(model.config.parameters)
         told = f"il modello ha {number(numbers)} pesi, la sua forma ne vuole {wanted}"
-        raise AnnotatedError(f"{told}. Salvalo prima di cambiarlo o di ridurlo a int8.")
+        raise AnnotatedError(f"{told}: è cambiato, o ridotto a int8, e load_model non lo rifarebbe.")
 
 
 @contextmanager
@@ -65,8 +65,10 @@ def _described(folder: Path, model: Transformer, tokenizer: Tokenizer) -> Iterat
 def save_model(folder: str | Path, model: Transformer, tokenizer: Tokenizer) -> None:
     """Scrive in `folder` tutto ciò che serve a tradurre: config.json, tokenizer.model, model.safetensors.
 
-    Solleva `AnnotatedError`, senza scrivere nulla, se il vocabolario non è quello del modello o se ai pesi,
-    ridotti a interi, manca qualcosa.
+    Una parte cambiata a mano (l'attivazione, le posizioni) lì non c'è scritta: la rimette chi rilegge.
+
+    Solleva `AnnotatedError`, senza scrivere nulla, se il vocabolario non è quello del modello, o se i pesi
+    non sono tanti quanti ne vuole la sua forma: ridotti a interi, o con una parte aggiunta.
     """
     folder = Path(folder)
     with _described(folder, model, tokenizer):

@@ -399,19 +399,21 @@ def _training_config(args: argparse.Namespace, device: torch.device) -> Training
     options |= {name: bool(options[name]) for name in ("compiled", "tensorboard")}
     return TrainingConfig(**options)
 
-# %% ../book/90_riga_di_comando.ipynb #3b238b22
+# %% ../book/90_riga_di_comando.ipynb #1e77193f
 def _train(args: argparse.Namespace) -> None:
     _check_processes()
     if args.config and args.config.endswith(".json"):
         args.config = os.path.realpath(args.config)  # chi riprende può farlo da un'altra cartella
     shape = Path(args.config or args.init or "mini").name.removesuffix(".json")
     folder, device = args.out or Path("runs") / shape, _device(args.device)
-    begun = any((folder / name).exists() for name in ("state.safetensors", "options.json"))
+    begun = (folder / "options.json").exists()
     if args.resume and not (begun or args.data or args.config or args.init):
-        told = "non c'è nulla da riprendere. Controlla --out, o ridai il comando intero se non era cominciato"
+        told = "non c'è nulla da riprendere, o manca options.json. Controlla --out, o ridai il comando intero"
         raise AnnotatedError(f"{folder}: {told}.")
     args = _completed(args, folder)
     config = _training_config(args, device)
+    if config.warmup > config.max_steps:
+        _say(f"--warmup {config.warmup}: il learning rate sale ancora al passo {config.max_steps}. Riducilo.")
     if args.tensorboard and find_spec("tensorboard") is None:
         raise AnnotatedError("--tensorboard: manca il pacchetto. Installalo con «pip install tensorboard».")
     if not _resuming(args, folder):  # ciò che è sbagliato si rifiuta prima di creare la cartella
@@ -596,7 +598,7 @@ class _Arriving:
         line, self.arrived = self.arrived[:end], self.arrived[end:]
         return line
 
-# %% ../book/90_riga_di_comando.ipynb #e9b1b366
+# %% ../book/90_riga_di_comando.ipynb #69b19821
 def _sentences(args: argparse.Namespace) -> tuple[str, _Chunks]:
     "Da dove vengono le frasi da tradurre, e le frasi, a gruppi."
     if args.text is not None:
@@ -606,7 +608,11 @@ def _sentences(args: argparse.Namespace) -> tuple[str, _Chunks]:
     if sys.stdin is None:
         raise AnnotatedError("lo standard input è chiuso. Dai una frase, o un file con --input.")
     arriving: Any = _Arriving(sys.stdin.buffer)
-    return "standard input", _chunks(decode_lines(arriving, "standard input"), arriving.more)
+    lines = decode_lines(arriving, "standard input")
+    if sys.stdin.isatty():  # lì un invio a vuoto non è un errore
+        _say("una frase per riga; per finire, Ctrl+D")
+        lines = filter(str.strip, lines)
+    return "standard input", _chunks(lines, arriving.more)
 
 
 def _print(text: str) -> None:
@@ -673,6 +679,9 @@ def _check_output(path: Path | None, source: Path | None) -> None:
         raise AnnotatedError(f"{path}: qui si scrive testo in chiaro. Togli «{path.suffix}» dal nome.")
     if path and source and os.path.realpath(path) == os.path.realpath(source):
         raise AnnotatedError(f"{path}: è anche il file da tradurre. Scegli un altro --output.")
+    with suppress(OSError):  # se lo standard output è chiuso
+        if path and path.is_file() and os.path.samestat(path.stat(), os.fstat(1)):
+            raise AnnotatedError(f"{path}: è già lo standard output. Togli --output, o scegli un altro file.")
 
 
 def _translate(args: argparse.Namespace) -> None:

@@ -96,7 +96,7 @@ class Pair(NamedTuple):
     source: str
     target: str
 
-# %% ../book/12_dati.ipynb #afec52f4
+# %% ../book/12_dati.ipynb #61b1d40f
 def encode_pairs(
     pairs: Iterable[Pair],
     tokenizer: Tokenizer,
@@ -111,7 +111,7 @@ def encode_pairs(
     pairs = iter(pairs)
     with tqdm(desc="divisione in pezzi", unit=" coppie", disable=not progress) as bar:
         while chunk := list(islice(pairs, 10_000)):
-            if any(isinstance(pair, str) or len(pair) != 2 for pair in chunk):
+            if any(isinstance(pair, str | dict) or len(pair) != 2 for pair in chunk):
                 raise AnnotatedError("servono coppie di testi: una frase e la sua traduzione.")
             encoded = tokenizer.encode([sentence for pair in chunk for sentence in pair])
             bar.update(len(chunk))
@@ -296,7 +296,7 @@ def _cached(folder: Path, vocab_size: int) -> Corpus | None:
     except Exception:  # un file rovinato può far sollevare di tutto
         return None
 
-# %% ../book/12_dati.ipynb #0040708a
+# %% ../book/12_dati.ipynb #502b11c2
 def digest(
     files: Iterable[Path],
     *settings: Any,  # ciò che se ne fa: numeri, testi, liste
@@ -316,7 +316,7 @@ def load_corpus(
     files: list[Path],
     tokenizer: Tokenizer,
     max_len: int,
-    cache: Path,  # la cartella in cui tenere il risultato
+    cache: str | Path,  # la cartella in cui tenere il risultato
     repeat: dict[str, float] | None = None,  # come in `read_pairs`
     progress: bool = True,  # mostra la barra d'avanzamento
 ) -> Corpus:
@@ -325,7 +325,8 @@ def load_corpus(
     La cache vale per gli stessi dati e gli stessi argomenti: se cambiano, o se i file sono tronchi, si rifà.
     Solleva `AnnotatedError` se un file non si legge, o se una fonte di `repeat` non c'è.
     """
-    folder = cache / digest(files, FORMAT, tokenizer.fingerprint, max_len, sorted((repeat or {}).items()))
+    settings = FORMAT, tokenizer.fingerprint, max_len, sorted((repeat or {}).items())
+    folder = Path(cache) / digest(files, *settings)
     if corpus := _cached(folder, tokenizer.vocab_size):
         return corpus
     check_sources(files, repeat or {})

@@ -57,7 +57,7 @@ def _take(x: Tensor, indices: Tensor) -> Tensor:
     "Le ipotesi `indices` (A, n) di `x`, (A, m) o (A, m, lunghezza)."
     return x.gather(1, indices) if x.ndim == 2 else x.gather(1, indices[:, :, None].expand(-1, -1, x.size(2)))
 
-# %% ../book/16_decodifica.ipynb #bc12624d
+# %% ../book/16_decodifica.ipynb #bb75e5e3
 class _Finished:
     "Di ogni frase, le K migliori ipotesi già chiuse."
 
@@ -101,7 +101,7 @@ def check_vocabulary(model: Transformer, tokenizer: Tokenizer) -> None:
 
 def _check_search(beam: int, alpha: float) -> None:
     if not is_count(beam, MAX_BEAM):
-        raise AnnotatedError(f"beam = {beam!r}: serve un intero da 1 a {MAX_BEAM}.")
+        raise AnnotatedError(f"beam = {beam!r}: serve un intero (int) da 1 a {MAX_BEAM}.")
     if not 0 <= alpha <= MAX_ALPHA:  # NaN non supera nessun confronto
         raise AnnotatedError(f"alpha = {alpha}: serve un numero fra 0 e {MAX_ALPHA}.")
 

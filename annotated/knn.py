@@ -42,7 +42,7 @@ def knn(
     scores = torch.full_like(distances, float("-inf")).scatter(-1, neighbours, 0.0)
     return attend(scores, V)
 
-# %% ../book/01_knn.ipynb #cfb81bf2
+# %% ../book/01_knn.ipynb #8c37abcd
 def soft_knn(
     Q: Tensor,  # le query, (T, d)
     K: Tensor,  # gli input noti, (S, d)
@@ -53,6 +53,8 @@ def soft_knn(
 
     Con `tau` → 0 resta solo il vicino più prossimo; con `tau` → ∞ la media di tutti.
     """
+    if tau <= 0:
+        raise ValueError(f"tau = {tau}: serve una temperatura positiva.")
     return attend(-squared_distances(Q, K) / tau, V)
 
 # %% ../book/01_knn.ipynb #10d1405c

@@ -167,9 +167,9 @@ def _marian_files(model: Transformer, tokenizer: Tokenizer) -> dict[str, bytes]:
     pieces = {"source.spm": tokenizer.model, "target.spm": tokenizer.model}
     return {**files, **pieces, "model.safetensors": weights}
 
-# %% ../book/18_marian.ipynb #6c745178
+# %% ../book/18_marian.ipynb #aa6d4688
 def export_marian(
-    folder: str | Path,  # un modello del libro: la sua cartella, o il nome di uno pubblicato
+    name: str | Path,  # un modello pubblicato, o una cartella
     out: str | Path,  # la cartella da creare
 ) -> None:
     """Scrive in `out` il modello come lo legge `transformers` (MarianMTModel), e da lì CTranslate2.
@@ -182,11 +182,11 @@ def export_marian(
     non si può scrivere o non è vuota, a meno che non sia il resto di un'esportazione uccisa.
     """
     out = Path(os.path.realpath(out))
-    model, tokenizer = load_pretrained(str(folder))
+    model, tokenizer = load_pretrained(name)
     try:
         files = _marian_files(model, tokenizer)
     except AnnotatedError as error:
-        raise AnnotatedError(f"{folder}: {error}") from error
+        raise AnnotatedError(f"{name}: {error}") from error
     new, config = not out.exists(), files.pop("config.json")
     present = {path.name for path in out.iterdir()} if out.is_dir() else set()
     partial = {name for name in present if name.endswith(".parziale")}  # lo lascia chi viene ucciso

@@ -10,15 +10,15 @@ from torch import Tensor, nn
 
 from .attention import attention, fast_attention
 
-# %% ../book/03_multihead.ipynb #9f537c78
+# %% ../book/03_multihead.ipynb #5daf9014
 def split_heads(x: Tensor, h: int) -> Tensor:
     "(B, T, d_model) → (B, h, T, d_k), con d_k = d_model / h."
-    return x.unflatten(-1, (h, -1)).transpose(1, 2)
+    return x.unflatten(-1, (h, -1)).transpose(-3, -2)
 
 
 def merge_heads(x: Tensor) -> Tensor:
     "(B, h, T, d_k) → (B, T, d_model): le teste di nuovo una accanto all'altra."
-    return x.transpose(1, 2).flatten(-2)
+    return x.transpose(-3, -2).flatten(-2)
 
 # %% ../book/03_multihead.ipynb #9a228ef1
 class MultiHeadAttention(nn.Module):

@@ -5,12 +5,13 @@
 # %% auto #0
 __all__ = ['reservoir_sample', 'straighten', 'Tokenizer']
 
-# %% ../book/11_tokenizzazione.ipynb #4f75ad35
+# %% ../book/11_tokenizzazione.ipynb #2e2614bc
 import hashlib
 import io
 import random
 import re
 from collections.abc import Iterable
+from operator import index
 from pathlib import Path
 
 import numpy as np
@@ -53,7 +54,7 @@ def _explain(error: str, vocab_size: int) -> str:
         advice = f"al più {limit[1]}" if limit else "meno"
     return f"{what}: chiedine {advice} (--vocab-size)."
 
-# %% ../book/11_tokenizzazione.ipynb #811fd10e
+# %% ../book/11_tokenizzazione.ipynb #67308027
 _KEYS = str.maketrans("’ʼ´‘‚“”„–—‐‑−", "'''''\"\"\"-----")
 _TYPESET = re.compile(f"[{''.join(map(chr, _KEYS))}]")
 
@@ -72,6 +73,8 @@ class Tokenizer:
         self,
         model: bytes,  # un modello SentencePiece serializzato
     ):
+        if not isinstance(model, bytes):
+            raise AnnotatedError("serve il modello in byte: un file si legge con Tokenizer.load(percorso).")
         self.model = model
         self._processor = spm.SentencePieceProcessor()
         self._processor.load_from_serialized_proto(model)
@@ -104,7 +107,7 @@ class Tokenizer:
         if isinstance(rows, int) or (rows and isinstance(rows[0], int | np.integer)):
             raise AnnotatedError("serve una lista di frasi in pezzi, non una frase sola. Scrivi [pezzi].")
         try:
-            return self._processor.decode(rows) if rows else []
+            return self._processor.decode([*map(list, rows)]) if rows else []
         except (IndexError, TypeError) as error:
             raise AnnotatedError(f"servono righe di indici da 0 a {self.vocab_size - 1}.") from error
 
@@ -149,6 +152,7 @@ class Tokenizer:
         """
         if isinstance(sentences, str):
             raise AnnotatedError("serve una lista di frasi, non una frase sola. Scrivi [frase].")
+        vocab_size = index(vocab_size)  # `TypeError` se non è un intero
         output, chosen = io.BytesIO(), reservoir_sample(sentences, max_sentences, seed)
         if not all(isinstance(sentence, str) for sentence in chosen):
             raise AnnotatedError("fra le frasi c'è qualcosa che non è testo. Correggilo o toglilo.")

@@ -129,7 +129,7 @@ def averaged_model(
         _checkpoint(folder, old).unlink()
     return averaged
 
-# %% ../book/15_addestramento.ipynb #3fee0a3d
+# %% ../book/15_addestramento.ipynb #5e336dc9
 @dataclass(frozen=True)
 class TrainingConfig:
     """Come si addestra; i valori predefiniti sono quelli di Base, tranne `max_tokens` (25.000 nell'articolo).
@@ -156,7 +156,7 @@ class TrainingConfig:
         for name in ("max_steps", "max_tokens", "warmup", "valid_every", "average", "cooldown", "patience"):
             value = getattr(self, name)
             if not is_count(value) and not (name in ("cooldown", "patience") and value is None):
-                raise AnnotatedError(f"{name} = {value!r}: serve un intero positivo.")
+                raise AnnotatedError(f"{name} = {value!r}: serve un intero (int) positivo.")
         if self.cooldown and self.cooldown > self.max_steps:
             raise AnnotatedError(f"cooldown = {self.cooldown}: non più di max_steps, {self.max_steps}.")
         for name in ("factor", "smoothing", "minutes"):
@@ -388,7 +388,7 @@ def _check_agreement(*facts: Any) -> None:
         different = "dati, vocabolario o stato diversi da quelli degli altri"
         raise AnnotatedError(f"processo {rank}: {different}. Copia la stessa cartella su ogni macchina.")
 
-# %% ../book/15_addestramento.ipynb #930b78e5
+# %% ../book/15_addestramento.ipynb #54d6bf13
 def check_folder(folder: Path, resume: bool) -> None:
     """Solleva `AnnotatedError` se in `folder` non si può addestrare senza toccare ciò che c'è già.
 
@@ -402,7 +402,7 @@ def check_folder(folder: Path, resume: bool) -> None:
     if written and not resume:
         raise AnnotatedError(
             f"{folder}: contiene già un modello ({min(written)}). "
-            "Continualo con --resume o scegli un'altra --out."
+            "Continualo con --resume (da Python, resume=True) o scegli un'altra --out."
         )
     if written and "state.safetensors" not in written:
         raise AnnotatedError(
@@ -494,7 +494,7 @@ def on_device(batches: Iterator[Batch], device: torch.device) -> Iterator[Batch]
         batch = following
     yield batch
 
-# %% ../book/15_addestramento.ipynb #eb1426b0
+# %% ../book/15_addestramento.ipynb #ffac3411
 def _summary(step: int, valid_loss: float, **others: float) -> str:
     "Una validazione, in una riga."
     perplexity = number(math.exp(min(valid_loss, 700)), ".2f")  # oltre, non è un numero
@@ -562,8 +562,8 @@ def _steps(run: Run, training: Corpus, validation: Corpus, shown: bool) -> None:
             if _together(run, bool(received)):
                 _finite(meter.loss, run)
                 _save_progress(run)
-                told = f"stato salvato al passo {progress.step}"
-                raise KeyboardInterrupt(f"{told}: riprendi con --out {quote(str(run.folder))} --resume")
+                told = f"stato salvato al passo {progress.step}: riprendi con resume=True"
+                raise KeyboardInterrupt(f"{told} (dal terminale, --out {quote(str(run.folder))} --resume)")
         if progress.step < config.max_steps or progress.step == before:
             _tell(bar, _why(run))
 

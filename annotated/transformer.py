@@ -22,7 +22,7 @@ from .encoder import Encoder, recorded_weights
 from .masks import causal_mask, padding_mask
 from .positional import PositionalEncoding
 
-# %% ../book/09_transformer.ipynb #4de016ae
+# %% ../book/09_transformer.ipynb #b7e4ce49
 _LIMITS = {  # il massimo di ogni misura; il minimo è 1
     "vocab_size": 2**24, "d_model": 2**16, "d_ff": 2**18, "h": 2**10, "h_cross": 2**10,
     "N": 2**10, "N_decoder": 2**10, "max_len": 2**16,
@@ -46,7 +46,7 @@ def _check(config: "Config") -> None:
         missing = value is None and name in ("N_decoder", "h_cross")
         if not missing and not is_count(value, limit):
             raise AnnotatedError(
-                f"{name} = {value!r:.40}: serve un intero fra 1 e {limit}."
+                f"{name} = {value!r:.40}: serve un intero (int) fra 1 e {limit}."
             )
     d, h, h_cross = config.d_model, config.h, config.h_cross or config.h
     if d % 2 or d % h or d % h_cross:

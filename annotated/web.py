@@ -213,7 +213,7 @@ class LiveModel(PageFigure):
     def __repr__(self) -> str:
         return "traduttore nel browser"
 
-# %% ../book/88_nel_browser.ipynb #e230a46f
+# %% ../book/88_nel_browser.ipynb #d869f948
 def _languages(name: str) -> list[str]:
     "Le sigle delle due lingue, se le dice il nome del modello (`small-en-it`); se no, nessuna."
     name = "mini-en-it" if name == "mini" else Path(name).resolve().name
@@ -253,7 +253,7 @@ def _opening(
 
 
 def live_model(
-    name: str | Sequence[str] = "small-en-it",  # un modello pubblicato, o alcuni
+    name: str | Path | Sequence[str | Path] = "small-en-it",  # un modello, o alcuni
     sentences: Sequence[str] | None = None,  # rispondono senza caricare il modello; None = `SENTENCES`
     *,
     url: str | None = None,  # la cartella di `export_web`; None = quella del libro
@@ -267,10 +267,13 @@ def live_model(
 
     Con più modelli si sceglie nella pagina. Le frasi pronte le calcola il modello con i
     pesi di un byte, lo stesso che la pagina carica per le altre. Solleva
-    `AnnotatedError` se un modello non si legge, una frase è vuota o troppo lunga, o
-    l'apertura, nel primo modello, non esiste.
+    `AnnotatedError` se un modello non si legge, una frase è vuota o troppo lunga, o se
+    attenzione, strato o testa dell'apertura, nel primo modello, non esistono; un
+    `focus` che non c'è apre sul primo pezzo, o su nessuno.
     """
-    names = [name] if isinstance(name, str) else list(name)
+    names = [*map(str, [name] if isinstance(name, str | Path) else name)]
+    if not names or url and names[1:]:
+        raise AnnotatedError("serve un modello; più d'uno solo senza url, che è la cartella di uno.")
     if isinstance(sentences, str):
         raise AnnotatedError("serve una lista di frasi, non una frase sola. Scrivi [frase].")
     models = [_live_data(one, sentences or SENTENCES, url) for one in names]

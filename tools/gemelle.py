@@ -1,10 +1,10 @@
 """Quanto costano le frasi con «it»: due corse uguali, dagli stessi pesi, una con e una senza (capitolo 19).
 
-    python tools/gemelle.py con=RUN senza=RUN --data CARTELLA --command "annotated train …"
+    python tools/gemelle.py con=RUN senza=RUN --data CARTELLA --command "annotated train …" --out FILE
 
 Di ogni corsa si prende la media di checkpoint con la validazione migliore; si misura l'accordo, e la traduzione della
 validazione e degli insiemi di sviluppo, mai delle prove. La differenza di BLEU ha un intervallo al 95 %: si ripescano
-le frasi, le stesse per le due corse. Scrive `book/dati/base_gemelle.json`.
+le frasi, le stesse per le due corse.
 """
 
 import argparse
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from provenienza import ROOT, origin, sha256, told_errors, weights_sha256, write_json
+from provenienza import origin, sha256, told_errors, weights_sha256, write_json
 from pubblica import ALPHA, BEAM, FILES, averages
 from tappe import shares_right
 
@@ -21,7 +21,6 @@ from annotated.checkpoint import load_model
 from annotated.data import find_data, read_pairs
 from annotated.study.heads import bleu_difference, bleu_statistics
 
-OUT = ROOT / "book" / "dati" / "base_gemelle.json"
 SETS = {file: what for file, what in FILES.items() if not file.startswith("test-")}
 
 
@@ -30,6 +29,7 @@ def main() -> None:
     parser.add_argument("runs", nargs=2, metavar="NOME=RUN", help="le due corse: con=…, senza=…")
     parser.add_argument("--data", type=Path, required=True, help="i dati, con gli insiemi di sviluppo")
     parser.add_argument("--command", required=True, help="il comando della corsa «con»")
+    parser.add_argument("--out", type=Path, required=True, help="il .json da scrivere")
     args = parser.parse_args()
     runs = {name: Path(folder) for name, _, folder in (run.partition("=") for run in args.runs)}
     if set(runs) != {"con", "senza"}:
@@ -56,7 +56,7 @@ def main() -> None:
         score["differenza"] = [round(gain.low, 3), round(gain.high, 3)]
     data = {path.name: sha256(path) for path in [*find_data(args.data).train, *(args.data / file for file in SETS)]}
     weights = {f"pesi, {name}": weights_sha256(run) for name, run in runs.items()}
-    write_json(OUT, {"provenienza": origin(args.command, **weights, **data), **found})
+    write_json(args.out, {"provenienza": origin(args.command, **weights, **data), **found})
 
 
 if __name__ == "__main__":

@@ -272,7 +272,7 @@ def _pairs(
     }
 
 
-# %% ../../book/82_dietro_le_figure.ipynb #0b39095b
+# %% ../../book/82_dietro_le_figure.ipynb #4d61482b
 def asset(name: str) -> str:
     "Il testo di un file che viaggia con gli studi: programmi, stili, la pagina."
     return files("annotated.study").joinpath(name).read_text("utf-8")
@@ -286,7 +286,7 @@ def style(name: str) -> str:
 def page_element(host: str, program: str, call: str, *arguments: Any) -> str:
     "L'elemento `host`, un `<div …>`, e lo script che lo riempie chiamando `call` con gli argomenti."
     values = ", ".join(
-        json.dumps(x, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
+        json.dumps(x, ensure_ascii=False, separators=(",", ":"), default=int).replace("<", "\\u003c")
         for x in arguments
     )
     return (
@@ -327,10 +327,10 @@ class PageFigure:
             file.write(f"{head}{self.html}{tail}".encode())
 
 
-# %% ../../book/82_dietro_le_figure.ipynb #d4786009
+# %% ../../book/82_dietro_le_figure.ipynb #877ab91e
 def _element(data: dict[str, Any], anchor: str | None) -> str:
     "La vista: senza un nome suo, nell'indirizzo la distingue ciò che contiene."
-    name = hashlib.sha256(json.dumps(data).encode()).hexdigest()[:12]
+    name = hashlib.sha256(json.dumps(data, default=int).encode()).hexdigest()[:12]
     named = f' id="{escape(anchor)}"' if anchor else ""
     return page_element(
         f'<div{named} data-vista="{name}">', asset("viewer.js"), "start",
