@@ -42,7 +42,7 @@ def knn(
     scores = torch.full_like(distances, float("-inf")).scatter(-1, neighbours, 0.0)
     return attend(scores, V)
 
-# %% ../book/01_knn.ipynb #8c37abcd
+# %% ../book/01_knn.ipynb #c51d9eac
 def soft_knn(
     Q: Tensor,  # le query, (T, d)
     K: Tensor,  # gli input noti, (S, d)
@@ -52,6 +52,7 @@ def soft_knn(
     """k-NN morbido (Nadaraya–Watson, kernel gaussiano): tutti votano, i vicini di più.
 
     Con `tau` → 0 resta solo il vicino più prossimo; con `tau` → ∞ la media di tutti.
+    `ValueError` se `tau` non è positiva.
     """
     if tau <= 0:
         raise ValueError(f"tau = {tau}: serve una temperatura positiva.")

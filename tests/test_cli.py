@@ -177,6 +177,26 @@ def test_standard_input_is_translated_as_it_arrives(monkeypatch: pytest.MonkeyPa
     assert [(first, len(chunk)) for first, chunk in chunks] == [(4, 1000), (1004, 500), (1504, 1)]
 
 
+def test_at_a_terminal_an_empty_line_is_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keyboard, terminal = os.openpty()
+    monkeypatch.setattr("sys.stdin", os.fdopen(terminal, encoding="utf-8"))
+    os.write(keyboard, b"una\n\ndue\n\x04")
+    _, chunks = cli._sentences(Namespace(text=None, input=None))
+    assert [sentence.strip() for _, chunk in chunks for sentence in chunk] == ["una", "due"]
+    assert "Ctrl+D" in capsys.readouterr().err
+
+
+def test_the_standard_output_is_not_replaced(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "it.txt").write_text("già scritto\n", "utf-8")
+    command = [ANNOTATED, "translate", "--model", str(model), "--output", "/dev/stdout", "The dog."]
+    with (tmp_path / "it.txt").open("a") as out:
+        done = subprocess.run(command, stdout=out, stderr=subprocess.PIPE, text=True, check=False)
+    assert_refused(done.returncode, done.stderr, "/dev/stdout: è già lo standard output")
+    assert (tmp_path / "it.txt").read_text("utf-8") == "già scritto\n"
+
+
 def test_the_precision_asked_is_the_one_used(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     used = []
     monkeypatch.setattr(cli, "n_best", lambda m, *_, **__: used.append(type(m.embedding).__name__) or [[(0.0, "x")]])

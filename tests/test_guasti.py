@@ -241,6 +241,13 @@ def test_validation_shares_no_sentence_with_training(tmp_path: Path, monkeypatch
     assert len(validation.pairs) == 500 and not validation.pairs & seen.pairs  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("pair", [{"en": "The dog", "it": "Il cane"}, "Hi", ("The dog",)])
+def test_what_is_not_a_pair_is_refused(pair: Any) -> None:
+    tokenizer = Tokenizer.train(["a b c d e f"] * 9, 15)
+    with pytest.raises(AnnotatedError, match="servono coppie di testi"):
+        encode_pairs([pair], tokenizer, 64)
+
+
 # --- più processi
 
 

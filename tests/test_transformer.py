@@ -140,6 +140,12 @@ def test_permutation_equivariance_without_positions() -> None:
     assert not torch.allclose(with_positions, model.encoder(model.embedding(tokens))[:, order], atol=1e-3)
 
 
+def test_one_sentence_is_a_batch_of_one() -> None:
+    look, x = MultiHeadAttention(D_MODEL, H), torch.randn(5, D_MODEL)
+    alone, batch = (look(y, look.keys_values(y)) for y in (x, x[None]))
+    torch.testing.assert_close(alone, batch[0])
+
+
 def test_recorded_weights_are_those_that_mix_the_values() -> None:
     look = MultiHeadAttention(D_MODEL, H)
     x, y = torch.randn(2, 5, D_MODEL), torch.randn(2, 7, D_MODEL)

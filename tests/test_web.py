@@ -660,6 +660,9 @@ def test_where_a_box_cannot_open() -> None:
             live_model("mini", SENTENCES[:1], **wrong)  # type: ignore[arg-type]
     with pytest.raises(AnnotatedError, match="una lista di frasi"):
         live_model("mini", SENTENCES[0])
+    for names, url in (([], None), (["mini", "small-en-it"], "vivo")):
+        with pytest.raises(AnnotatedError, match="serve un modello"):
+            live_model(names, SENTENCES[:1], url=url)
 
 
 def test_two_boxes_in_a_page(visit: Visit, tmp_path: Path) -> None:
