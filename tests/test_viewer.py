@@ -69,6 +69,9 @@ def test_numpy_and_torch_alike() -> None:
     w = weights(1, 2, 3, 5)
     one, two = (AttentionMap("cross", x, "abc", "vwxyz") for x in (w, torch.tensor(w, requires_grad=True)))
     np.testing.assert_allclose(one.weights, two.weights, atol=1e-7)
+    layer, head = np.unravel_index(w.max(axis=(2, 3)).argmax(), (1, 2))  # interi di NumPy
+    chosen = attention_view([one], layer=layer + 1, heads=[head + 1])
+    assert chosen.html == attention_view([one], layer=int(layer) + 1, heads=[int(head) + 1]).html
 
 
 def test_weights_as_transformers_gives_them() -> None:

@@ -108,7 +108,7 @@ def read_attention(
         [tgt] = encode_sources(tokenizer, [target], limit, "traduzione")
     return attention_maps(model, tokenizer, src, tgt)
 
-# %% ../../book/82_dietro_le_figure.ipynb #7cb8fe55
+# %% ../../book/82_dietro_le_figure.ipynb #8768eab3
 import base64
 import hashlib
 import json
@@ -119,6 +119,7 @@ from difflib import SequenceMatcher
 from functools import cache
 from html import escape
 from importlib.resources import files
+from operator import index
 from pathlib import Path
 from typing import ClassVar
 
@@ -272,7 +273,7 @@ def _pairs(
     }
 
 
-# %% ../../book/82_dietro_le_figure.ipynb #4d61482b
+# %% ../../book/82_dietro_le_figure.ipynb #fc67fde7
 def asset(name: str) -> str:
     "Il testo di un file che viaggia con gli studi: programmi, stili, la pagina."
     return files("annotated.study").joinpath(name).read_text("utf-8")
@@ -286,7 +287,7 @@ def style(name: str) -> str:
 def page_element(host: str, program: str, call: str, *arguments: Any) -> str:
     "L'elemento `host`, un `<div …>`, e lo script che lo riempie chiamando `call` con gli argomenti."
     values = ", ".join(
-        json.dumps(x, ensure_ascii=False, separators=(",", ":"), default=int).replace("<", "\\u003c")
+        json.dumps(x, ensure_ascii=False, separators=(",", ":"), default=index).replace("<", "\\u003c")
         for x in arguments
     )
     return (
@@ -327,10 +328,10 @@ class PageFigure:
             file.write(f"{head}{self.html}{tail}".encode())
 
 
-# %% ../../book/82_dietro_le_figure.ipynb #877ab91e
+# %% ../../book/82_dietro_le_figure.ipynb #bbe7e07f
 def _element(data: dict[str, Any], anchor: str | None) -> str:
     "La vista: senza un nome suo, nell'indirizzo la distingue ciò che contiene."
-    name = hashlib.sha256(json.dumps(data, default=int).encode()).hexdigest()[:12]
+    name = hashlib.sha256(json.dumps(data, default=index).encode()).hexdigest()[:12]
     named = f' id="{escape(anchor)}"' if anchor else ""
     return page_element(
         f'<div{named} data-vista="{name}">', asset("viewer.js"), "start",
