@@ -213,7 +213,7 @@ class LiveModel(PageFigure):
     def __repr__(self) -> str:
         return "traduttore nel browser"
 
-# %% ../book/88_nel_browser.ipynb #d869f948
+# %% ../book/88_nel_browser.ipynb #25f119e6
 def _languages(name: str) -> list[str]:
     "Le sigle delle due lingue, se le dice il nome del modello (`small-en-it`); se no, nessuna."
     name = "mini-en-it" if name == "mini" else Path(name).resolve().name
@@ -266,10 +266,9 @@ def live_model(
     """La casella «Traduci»: pezzi, candidati, il visore delle teste, teste da spegnere.
 
     Con più modelli si sceglie nella pagina. Le frasi pronte le calcola il modello con i
-    pesi di un byte, lo stesso che la pagina carica per le altre. Solleva
-    `AnnotatedError` se un modello non si legge, una frase è vuota o troppo lunga, o se
-    attenzione, strato o testa dell'apertura, nel primo modello, non esistono; un
-    `focus` che non c'è apre sul primo pezzo, o su nessuno.
+    pesi di un byte, lo stesso che la pagina carica per le altre. Un `focus` che non c'è
+    apre sul primo pezzo, o su nessuno. Solleva `AnnotatedError` se un modello non si
+    legge, una frase è vuota o troppo lunga, o l'apertura, nel primo modello, non esiste.
     """
     names = [*map(str, [name] if isinstance(name, str | Path) else name)]
     if not names or url and names[1:]:
