@@ -598,7 +598,12 @@ def test_a_newer_request_stops_the_reading(browser: Browser, folders: dict[str, 
     expect(page.locator(".traduzione")).to_have_text(greedy_text(folder, "small-en-it", short))
     assert page.evaluate("finished") == 1  # la lunga non è stata letta fino in fondo
     page.evaluate(
-        """(long) => new Promise((resolve) => {
+        """(long) => new Promise(async (resolve) => {
+            const { model } = await [...annotatedModels.values()][0], step = model.step.bind(model);
+            model.step = (...piece) => { // adagio: su una macchina svelta non si vedrebbe scrivere
+                for (const start = performance.now(); performance.now() < start + 20;);
+                return step(...piece);
+            };
             new MutationObserver((_, observer) => {
                 if (!root.querySelector(".traduzione").textContent.endsWith("…")) return;
                 observer.disconnect();
