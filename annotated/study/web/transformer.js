@@ -9,8 +9,8 @@
 // Un vettore è un Float32Array; una sequenza di n vettori è un array di n Float32Array, e si scrive (n, d). Le lettere sono
 // quelle del libro: S pezzi letti, T pezzi scritti, h teste, d_k = d_model / h, V pezzi del vocabolario.
 //
-// Mancano due cose che in Python ci sono, e non servono più: le maschere e il dropout. Si traduce una frase per volta, quindi
-// non c'è riempitivo da nascondere (capitolo 5); e quando il decoder scrive un pezzo, il futuro non esiste ancora.
+// Mancano cose che in Python ci sono, e qui non servono: le maschere, il dropout, il beam search. Si traduce una frase per
+// volta, quindi non c'è riempitivo da nascondere (capitolo 5); e quando il decoder scrive un pezzo, il futuro non esiste ancora.
 
 const UNK = 1, BOS = 2, EOS = 3; // PAD è 0; gli indici fino a EOS sono i pezzi speciali
 const SPACE = "▁"; // come SentencePiece scrive lo spazio
@@ -273,16 +273,12 @@ class Transformer {
     return Array.from({ length: this.layers.decoder }, () => ({ K: [], V: [] }));
   }
 
-  limit(source, extra) { // quanti pezzi può avere la traduzione, EOS compreso
-    return Math.min(source.length + extra, this.config.max_len);
-  }
-
   // ---------------------------------------------------------------- dai logit alla frase (cap. 16)
 
   // Scrive la traduzione un pezzo alla volta, ogni volta il più probabile (greedy), e a ogni pezzo rende ciò che è successo: i
   // candidati con le probabilità, i pesi, le query e le chiavi.
   *write(source, { extra = 50, encoded = this.encode(source) } = {}) { // source (S,), EOS compreso
-    const cache = this.emptyCache(), limit = this.limit(source, extra);
+    const cache = this.emptyCache(), limit = Math.min(source.length + extra, this.config.max_len); // EOS compreso
     let id = BOS;
     for (let t = 0; t < limit && id !== EOS; t++) {
       const { logits, attention } = this.step(id, encoded.memory, cache);
