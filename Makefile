@@ -33,7 +33,7 @@ prove-pagine: libro
 	$(BIN)/pytest -q -n 2 --dist worksteal $(PAGINE)
 
 prove-altre: tipi
-	$(BIN)/pytest -q -n 1 $(filter-out $(PAGINE),$(wildcard tests/test_*.py))
+	$(BIN)/pytest -q $(filter-out $(PAGINE),$(wildcard tests/test_*.py))
 
 tipi: .venv/pronto
 	$(BIN)/mypy

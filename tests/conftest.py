@@ -1,8 +1,10 @@
 """Ciò che più prove usano: un corpus e un modello piccoli, e un vero Chromium senza rete."""
 
+import errno
 import os
+import shutil
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +49,17 @@ class Stopped(Corpus):
         return super().batch(indices)
 
 
+def fill_disk(monkeypatch: pytest.MonkeyPatch, after: int = 0) -> None:
+    "Dopo `after` scritture il disco è pieno."
+    left = iter(range(after))
+
+    def fsync(_: int) -> None:
+        if next(left, None) is None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+
+
 def assert_refused(code: int, error: str, message: str) -> None:
     "Un rifiuto è una riga sola, l'ultima, e non una traccia."
     told = [line for line in error.splitlines() if line.startswith("errore: ")]
@@ -73,9 +86,18 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture
+def plain_git(monkeypatch: pytest.MonkeyPatch) -> None:
+    "git senza le impostazioni di chi prova, come la firma dei commit, né quelle di un hook, come GIT_DIR."
+    for name in [name for name in os.environ if name.startswith("GIT_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
+    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
+
+
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
-    executable = chromium()
+    executable = os.environ.get("CHROMIUM") or shutil.which("chromium-headless-shell") or chromium()
     if executable is None:
         stop = pytest.fail if "GITHUB_ACTIONS" in os.environ else pytest.skip  # là Chrome c'è sempre
         stop("nessun Chromium su questa macchina: le pagine non sono state provate")
@@ -97,11 +119,21 @@ class Visit:
             self.problems.append(f"chiede {request.url}")
 
 
-def check_accessible(page: Page, **options: Any) -> None:
-    "Fallisce se axe trova qualcosa di grave; `options` sono le sue."
-    results = Axe().run(page, options={"resultTypes": ["violations"], **options})
+def check_accessible(page: Page, but: Iterable[str] = (), **options: Any) -> None:
+    "Fallisce se axe trova qualcosa di grave; `but` sono regole da saltare, `options` le sue."
+    rules = {rule: {"enabled": False} for rule in ("region", *but)}  # «region», lenta, non è mai grave
+    results = Axe().run(page, options={"resultTypes": ["violations"], "rules": rules, **options})
     findings = [f for f in results.response["violations"] if f["impact"] in ("serious", "critical")]
     assert not [(f["id"], node["html"]) for f in findings for node in f["nodes"]]
+
+
+@pytest.fixture
+def tab(browser: Browser) -> Iterator[Visit]:
+    "Una pagina su uno schermo qualunque; la prova fallisce se qualcosa va storto o se la pagina chiede la rete."
+    visit = Visit(browser.new_page())
+    yield visit
+    visit.page.close()
+    assert visit.problems == []
 
 
 @pytest.fixture(params=SCREENS)

@@ -1,6 +1,7 @@
 """Le strade dall'aggettivo alla desinenza: chi non legge non porta nulla; le parole di una testa fanno la testa."""
 
 import json
+from functools import cache
 
 import coppie
 import numpy as np
@@ -11,7 +12,7 @@ from provenienza import weights_sha256
 from annotated import AnnotatedError, Config, Transformer, load_pretrained
 from annotated.common import PAD
 from annotated.pretrained import MODELS
-from annotated.study.coreference import group_means, read_probe, read_probes
+from annotated.study.coreference import read_probes
 from annotated.study.heads import Head
 from annotated.study.patching import Inlet, Stream, activations, exchange, margins, replaced, twins
 
@@ -60,8 +61,13 @@ def test_the_stem_is_that_of_the_other_sentence() -> None:
     torch.testing.assert_close(logits, margins(model, swapped), atol=1e-3, rtol=0)
 
 
+@cache
+def routes() -> dict[str, torch.Tensor]:
+    return coppie.routes(model, tokenizer, pairs, probes)
+
+
 def test_every_route_has_its_row() -> None:
-    found = coppie.routes(model, tokenizer, pairs, probes)
+    found = routes()
     assert {"inglese, diretta", "inglese, altri posti", "radice, query 3", "radice, 3.2, 2° articolo"} <= set(found)
     assert {len(row) for row in found.values()} == {len(probes)}
     parts = [found[f"radice, 3.2, {name}"] for name in ("1° articolo", "1° nome", "2° articolo", "2° nome", "altro")]
@@ -73,7 +79,7 @@ def test_every_route_has_its_row() -> None:
 def test_the_file_has_the_routes() -> None:
     stored = np.load(coppie.FILE)
     assert stored["con/routed"].shape == (len(stored["con/routes"]), len(read_probes()))
-    assert set(stored["con/routes"]) == set(coppie.routes(model, tokenizer, twins(tokenizer, probes[:4]), probes[:4]))
+    assert set(stored["con/routes"]) == set(routes())
 
 
 @pytest.mark.parametrize(
@@ -97,21 +103,6 @@ def test_a_model_of_any_shape_is_measured_whole(
     found = coppie.routes(made, tokenizer, two, few)
     assert f"radice, {layers}.{decoder}, 2° articolo" in found and torch.stack(list(found.values())).isfinite().all()
     assert len(calls) == 2  # una per la desinenza, una per gli altri posti: non una per strato
-
-
-def test_the_chapter_counts_the_pairs_with_a_stem() -> None:
-    "Dove le due traduzioni si separano al primo pezzo di una parola, il pezzo scritto prima non è una radice."
-    every, stored = read_probes(), np.load(coppie.FILE)
-    pieces = [tokenizer.pieces(read_probe(tokenizer, probe)[2:]) for probe in every]
-    bare = np.array([any(piece.startswith("▁") for piece in both) for both in pieces]).reshape(-1, 2)
-    rooted = np.repeat(~bare.any(axis=1), 2)
-    own, twin = stored["con/base"], stored["con/other"]
-    effect = torch.from_numpy((own + twin[np.arange(len(own)) ^ 1])[rooted]).float()
-    mean = group_means(effect, [probe.frame for probe, take in zip(every, rooted, strict=True) if take]).mean()
-    chapter = json.loads((coppie.ROOT / "book" / "21_it_animal.ipynb").read_text(encoding="utf-8"))
-    printed = "".join("".join(o.get("text", [])) for c in chapter["cells"] for o in c.get("outputs", []))
-    assert f"senza radice {bare.sum()} frasi; restano {rooted.sum() // 2} coppie" in printed
-    assert f"radice italiana   {mean:+.2f} [" in printed
 
 
 def test_the_measures_are_of_the_published_weights() -> None:

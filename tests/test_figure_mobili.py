@@ -27,6 +27,8 @@ FIGURES = {
 }
 BOXES = "box => [...box.querySelectorAll('[data-n]')].map(cell => [cell.dataset.n, cell.textContent])"
 CLOSE = {"atol": 0.00501, "rtol": 0.0}  # una casella ha due cifre
+# `muovi.js` non chiede quanto è largo lo schermo: i conti si provano su uno, i comandi e la tabella su tutt'e due
+one_screen = pytest.mark.parametrize("visit", ["largo"], indirect=True)
 
 
 class Figure:
@@ -59,6 +61,7 @@ class Figure:
             control.fill(f"{value:g}")
 
 
+@one_screen
 def test_temperature(visit: Visit) -> None:
     figure = Figure(visit, "temperatura")
     scores = tensor(figure.numbers["scores"])
@@ -75,6 +78,7 @@ def test_temperature(visit: Visit) -> None:
     assert figure.read("peso").max() < 0.25
 
 
+@one_screen
 def test_six_steps(visit: Visit) -> None:
     figure = Figure(visit, "passi")
     X, *W = (tensor(figure.numbers[name]) for name in ("X", "W_q", "W_k", "W_v"))
@@ -95,6 +99,7 @@ def test_six_steps(visit: Visit) -> None:
         assert torch.allclose(figure.read("uscita"), output[asking], **CLOSE)
 
 
+@one_screen
 def test_six_steps_say_what_the_page_says(visit: Visit) -> None:
     "Senza il femminile «red» cerca ancora «house», ma il genere non arriva; senza «cosa» i pesi sono uguali."
     figure = Figure(visit, "passi")
@@ -105,6 +110,7 @@ def test_six_steps_say_what_the_page_says(visit: Visit) -> None:
     assert torch.equal(figure.read("peso"), tensor([0.33, 0.33, 0.33]))
 
 
+@one_screen
 @pytest.mark.parametrize("late", [False, True])
 def test_masks(visit: Visit, late: bool) -> None:
     figure = Figure(visit, "maschere")
@@ -124,6 +130,7 @@ def test_masks(visit: Visit, late: bool) -> None:
         assert crossed == {f"peso.{t}.{s}" for t, s in (~mask).nonzero().tolist()}
 
 
+@one_screen
 def test_relay(visit: Visit) -> None:
     figure = Figure(visit, "staffetta")
     value = tensor(figure.numbers["valore"])
@@ -140,6 +147,7 @@ def test_relay(visit: Visit) -> None:
         assert torch.equal(figure.read("due"), held.gather(0, to).float())
 
 
+@one_screen
 def test_generation(visit: Visit) -> None:
     "La storia che il modello racconta da sé finisce in «la casa rossa»; i numeri sono probabilità."
     figure = Figure(visit, "generazione")
@@ -161,7 +169,7 @@ def test_generation(visit: Visit) -> None:
 
 @pytest.mark.parametrize("kind", FIGURES)
 def test_keyboard_and_finger(visit: Visit, kind: str) -> None:
-    "Si usa da tastiera e con il dito; non esce dallo schermo; i comandi hanno un nome."
+    "Si usa da tastiera; un comando è alto quanto un dito, e ha un nome; la figura non esce dallo schermo."
     figure, page = Figure(visit, kind), visit.page
     labels = figure.box.locator("label")
     assert labels.count() == figure.box.locator("input").count() > 0

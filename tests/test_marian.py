@@ -28,6 +28,7 @@ from annotated.decoding import beam_search, translate  # noqa: E402
 from annotated.marian import export_marian, reorder, start_from_zero  # noqa: E402
 from annotated.study.microlingua import generate  # noqa: E402
 from annotated.tokenizer import Tokenizer, straighten  # noqa: E402
+from conftest import fill_disk  # noqa: E402
 
 transformers.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
@@ -323,14 +324,7 @@ def test_damaged_or_missing_model(mini: Exported, tmp_path: Path) -> None:
 
 def test_full_disk_leaves_nothing(mini: Exported, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     "Il disco si riempie a metà: un errore che lo dice, e nessuna cartella monca."
-    calls = []
-
-    def full(fd: int) -> None:
-        calls.append(fd)
-        if len(calls) > 3:
-            raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
+    fill_disk(monkeypatch, after=3)
     with pytest.raises(AnnotatedError, match="spazio su disco esaurito"):
         export_marian(mini.folder / "nostro", tmp_path / "out")
     assert not list(tmp_path.iterdir())

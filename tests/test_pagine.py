@@ -119,8 +119,8 @@ def test_page(visit: Visit, name: str) -> None:
     assert page.evaluate(f"Promise.all({images}.map(i => i.decode())).then(() => true)")
     assert page.evaluate(f"{images}.every(i => i.alt.trim())"), "una figura non ha testo alternativo"
     assert page.evaluate(FITS)
-    assert not [name for name in page.locator("td code").all_text_contents() if "span>" in name]
-    check_accessible(page, preload=False, rules={rule: {"enabled": False} for rule in COLORS})
+    assert not [text for text in page.locator("td code").all_text_contents() if "span>" in text]
+    check_accessible(page, but=COLORS, preload=False)
     phone = page.evaluate("innerWidth") < 500
     page.add_style_tag(content="* { animation: none !important; }")  # un riquadro che si apre è a mezza tinta
     page.evaluate(OPEN)
@@ -293,6 +293,7 @@ def test_places_are_kept(visit: Visit) -> None:
     assert 0 not in before and images.evaluate_all(HEIGHTS) == pytest.approx(before, abs=1)
 
 
+@pytest.mark.parametrize("visit", ["largo"], indirect=True)  # un attributo: lo schermo non c'entra
 def test_saved_charts_have_a_name(visit: Visit) -> None:
     page = visit.page
     page.goto(f"file://{HTML / '04_posizioni.html'}")
@@ -315,7 +316,7 @@ SEARCHES = {  # che cosa si cerca, e una sezione che dev'essere fra le prime qua
 
 
 def test_figures_follow_the_theme(visit: Visit) -> None:
-    "Si vede la versione del tema; la scura non ha il foglio bianco, e il suo testo si stacca dal fondo."
+    "Si vede la versione del tema, senza un fondo suo."
     page = visit.page
     page.goto(f"file://{HTML / '02_attenzione.html'}")
     page.evaluate("document.querySelectorAll('article img').forEach(i => i.loading = 'eager')")
@@ -329,6 +330,9 @@ def test_figures_follow_the_theme(visit: Visit) -> None:
         )
     ground = "i => [i, i.parentElement].map(e => getComputedStyle(e).backgroundColor)"
     assert set(page.locator("article picture img").first.evaluate(ground)) == {"rgba(0, 0, 0, 0)"}
+
+
+def test_dark_figures_have_no_white_sheet() -> None:
     names = {name for page in PAGES for name in DARK.findall((HTML / page).read_text("utf-8"))}
     sheet = re.compile(r'<g id="patch_1">\s*<path[^>]*fill: #ffffff')
     assert len(names) > 100 and not [name for name in names if sheet.search((HTML / name).read_text("utf-8"))]
@@ -446,6 +450,7 @@ def test_code_is_copied(visit: Visit) -> None:
         expect(still.locator(".copybtn").filter(visible=True)).to_have_count(0)
 
 
+@pytest.mark.parametrize("visit", ["largo"], indirect=True)  # il tema del sistema lo dice la prova
 @pytest.mark.parametrize("system", ["light", "dark"])
 def test_theme_is_chosen_before_the_page_is_drawn(visit: Visit, system: Literal["light", "dark"]) -> None:
     "La prima volta il tema è quello del sistema, e lo script che arriva dopo non ricolora la pagina."

@@ -2,7 +2,6 @@
 
 import importlib
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,9 +15,8 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 
 
+@pytest.mark.usefixtures("plain_git")
 def test_modified_code_is_told_and_new_measures_are_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in os.environ if name.startswith("GIT_")]:
-        monkeypatch.delenv(name)
     monkeypatch.setattr(provenienza, "ROOT", tmp_path)
     git = ["git", "-C", str(tmp_path), "-c", "user.name=chi", "-c", "user.email=chi@example.org"]
     code = [tmp_path / name for name in ("annotated/a.py", "tools/b.py", "bench/c.py")]
@@ -27,7 +25,7 @@ def test_modified_code_is_told_and_new_measures_are_not(tmp_path: Path, monkeypa
         path.write_text("prima")
     subprocess.run([*git, "init", "-q"], check=True)
     subprocess.run([*git, "add", "."], check=True)
-    subprocess.run([*git, "-c", "commit.gpgsign=false", "commit", "-qm", "prima"], check=True)
+    subprocess.run([*git, "commit", "-qm", "prima"], check=True)
     commit = provenienza.commit.__wrapped__  # senza la memoria
     (tmp_path / "bench" / "risultati" / "cpu.json").write_text("dopo")
     assert not commit().endswith("+")

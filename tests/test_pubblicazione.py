@@ -71,15 +71,6 @@ def test_workflow_uses_official_actions_by_their_commit() -> None:
     )
 
 
-@pytest.fixture
-def plain_git(monkeypatch: pytest.MonkeyPatch) -> None:
-    "git senza le impostazioni di chi prova, come la firma dei commit, né quelle di un hook, come GIT_DIR."
-    for name in [name for name in os.environ if name.startswith("GIT_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
-    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
-
-
 @pytest.mark.usefixtures("plain_git")
 @pytest.mark.skipif(sys.platform != "linux", reason="il passo è di una macchina Linux, con il suo sed")
 def test_workflow_rewrites_the_branch_that_colab_opens(tmp_path: Path) -> None:
@@ -233,11 +224,12 @@ def test_map_canonical_addresses_and_social_metadata() -> None:
 def test_built_again_without_changes(tmp_path: Path) -> None:
     "La seconda volta non c'è pagina da scrivere: va a buon fine, e le pagine restano quelle."
     (tmp_path / "index.rst").write_text("Titolo\n======\n\n::\n\n   x = 1\n", "utf-8")
-    settings = ["-D", "extensions=leggero", "-D", "html_theme=sphinx_book_theme"]
-    command = [sys.executable, "-m", "sphinx", "-q", "-C", *settings, str(tmp_path), str(tmp_path / "html")]
-    pages = []
+    settings, pages = {"extensions": ["leggero"], "html_theme": "sphinx_book_theme"}, []
     for _ in range(2):
-        subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": str(ROOT / "book" / "_ext")})
+        with docutils_namespace():
+            app = Sphinx(tmp_path, None, tmp_path / "html", tmp_path / "tree", "html", settings, status=None)
+            app.build()
+        assert app.statuscode == 0
         pages.append((tmp_path / "html" / "index.html").read_bytes())
     assert pages[0] == pages[1]
 

@@ -1,7 +1,6 @@
 """Il motore: gradienti che non dipendono da come si divide il lavoro, e addestramenti che non perdono nulla."""
 
 import contextlib
-import errno
 import json
 import math
 import multiprocessing
@@ -33,6 +32,7 @@ from annotated.optim import noam, translation_loss
 from annotated.study.microlingua import generate
 from annotated.tokenizer import Tokenizer
 from annotated.training import (
+    LOG_EVERY,
     TrainingConfig,
     averaged_model,
     batch_stream,
@@ -41,7 +41,7 @@ from annotated.training import (
     train,
     validation_loss,
 )
-from conftest import SHAPE, Setting, Stopped
+from conftest import SHAPE, Setting, Stopped, fill_disk
 
 SHORT = TrainingConfig(max_steps=40, max_tokens=256, warmup=20, valid_every=5, average=3)
 BIN = Path(sys.executable).parent
@@ -92,7 +92,7 @@ def test_progress_is_told_only_if_wanted(
 ) -> None:
     tokenizer, training, validation = setting
     model = Transformer(Config(tokenizer.vocab_size, **SHAPE))
-    train(model, tokenizer, training, validation, SHORT, tmp_path, progress=shown)
+    train(model, tokenizer, training, validation, replace(SHORT, max_steps=LOG_EVERY), tmp_path, progress=shown)
     told = capfd.readouterr().err
     assert "validazione" in told if shown else not told
 
@@ -295,13 +295,11 @@ def test_two_processes_equal_one(tmp_path: Path) -> None:
     (tmp_path / "forma.json").write_text(json.dumps(SHAPE), "utf-8")
     options = f"train --data {tmp_path} --config {tmp_path / 'forma.json'} --vocab-size 400 --max-steps 20"
     options += " --max-tokens 300 --valid-every 10 --warmup 20 --factor 0.3 --dropout 0 --device cpu --valid-bleu 5"
-    logs = []
-    launch = f"{BIN / 'torchrun'} --standalone --nproc-per-node 2 --no-python"
-    for size, launcher in ((1, ""), (2, launch)):
-        command = f"{launcher} {BIN / 'annotated'} {options} --out {tmp_path / str(size)}".split()
-        subprocess.run(command, check=True, capture_output=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
-        logs.append(read_log(tmp_path / str(size)))
-    for one, two in zip(*logs, strict=True):
+    assert cli.main(f"{options} --out {tmp_path / 'uno'}".split()) == 0
+    launch = f"{BIN / 'torchrun'} --standalone --nproc-per-node 2 --no-python {BIN / 'annotated'}"
+    command = f"{launch} {options} --out {tmp_path / 'due'}".split()
+    subprocess.run(command, check=True, capture_output=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    for one, two in zip(read_log(tmp_path / "uno"), read_log(tmp_path / "due"), strict=True):
         assert one.keys() == two.keys()
         for key in one.keys() - {"tokens_per_second", "seconds", "bleu"}:  # un pareggio può cambiare una parola
             assert two[key] == pytest.approx(one[key], rel=1e-3)
@@ -372,24 +370,6 @@ def test_damaged_cache_is_rebuilt(setting: Setting, tmp_path: Path, name: str) -
         assert np.array_equal(corpus.tokens, expected.tokens) and np.array_equal(corpus.offsets, expected.offsets)
 
 
-def test_save_model_is_atomic(setting: Setting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    "Se il disco si riempie mentre si scrivono i pesi, in cartella resta il modello di prima."
-    tokenizer, _, _ = setting
-    model = Transformer(Config(tokenizer.vocab_size, **SHAPE))
-    save_model(tmp_path, model, tokenizer)
-    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    assert sorted(before) == ["config.json", "model.safetensors", "tokenizer.model"]
-
-    def full(_: int) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    model.embedding.weight.data.zero_()
-    with pytest.raises(AnnotatedError, match="spazio su disco esaurito"):
-        save_tensors(tmp_path / "model.safetensors", model.state_dict(), {})
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
-
-
 @pytest.mark.parametrize("writes", range(3))
 def test_a_model_is_replaced_whole_or_not_at_all(
     setting: Setting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writes: int
@@ -398,14 +378,8 @@ def test_a_model_is_replaced_whole_or_not_at_all(
     tokenizer, _, _ = setting
     save_model(tmp_path, Transformer(Config(tokenizer.vocab_size, **SHAPE)), tokenizer)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    done: list[int] = []
-
-    def full(descriptor: int) -> None:
-        done.append(descriptor)
-        if len(done) > writes:
-            raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
+    assert sorted(before) == ["config.json", "model.safetensors", "tokenizer.model"]
+    fill_disk(monkeypatch, after=writes)
     other = Transformer(Config(tokenizer.vocab_size, **SHAPE | {"d_ff": 32}))
     with pytest.raises(AnnotatedError, match="spazio su disco esaurito"):
         save_model(tmp_path, other, tokenizer)

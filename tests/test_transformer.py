@@ -237,7 +237,8 @@ def test_a_wide_beam_finds_the_true_maximum() -> None:
     assert found.score == pytest.approx(max(scores), abs=1e-5)
 
 
-def test_no_program_is_prepared_for_every_shape() -> None:
+def test_the_attention_of_cudnn_is_off() -> None:
+    "Su una GPU preparerebbe un programma per ogni forma nuova, e ogni lotto ne ha una."
     assert not torch.backends.cuda.cudnn_sdp_enabled()
 
 

@@ -558,9 +558,9 @@ def test_pointing_and_choosing(wide: Visit, tmp_path: Path) -> None:
     assert numbers(page) == []
 
 
-def test_touch(browser: Browser, tmp_path: Path) -> None:
-    context = browser.new_context(viewport={"width": 390, "height": 844}, is_mobile=True, has_touch=True, offline=True)
-    visit, encoder = Visit(context.new_page()), maps()[0]
+@pytest.mark.parametrize("visit", ["telefono"], indirect=True)
+def test_touch(visit: Visit, tmp_path: Path) -> None:
+    encoder = maps()[0]
     page = opened(visit, attention_view(maps(), layer=2, heads=[3]), tmp_path)
     piece = page.locator(".pezzo[data-query='4'] rect")
     piece.tap()
@@ -579,8 +579,6 @@ def test_touch(browser: Browser, tmp_path: Path) -> None:
         "all => all.map(e => e.getBoundingClientRect().height)"
     )
     assert len(targets) > 20 and min(targets) > 43.9
-    assert visit.problems == []
-    context.close()
 
 
 @pytest.mark.parametrize("visit", ["telefono"], indirect=True)
@@ -666,15 +664,12 @@ def test_state_in_the_address(visit: Visit, tmp_path: Path, pair: bool, anchor: 
 
 
 @pytest.mark.parametrize("field", ["riga=0", "colonna=0", "riga=0&colonna=3&vista=matrice"])
-def test_nothing_comes_before_the_first_row(browser: Browser, tmp_path: Path, field: str) -> None:
+def test_nothing_comes_before_the_first_row(tab: Visit, tmp_path: Path, field: str) -> None:
     "Righe e colonne, nell'indirizzo, si contano da 1: lo 0 non sceglie nulla, e non rompe nulla."
     attention_view(maps(), anchor="vista-1").save(tmp_path / "vista.html")
-    visit = Visit(browser.new_page())
-    visit.page.goto(f"{(tmp_path / 'vista.html').as_uri()}#vista-1?{field}")
-    visit.page.locator(".disegno svg").first.wait_for()
-    assert "Passa su un pezzo" in visit.page.locator(".riquadro").inner_text() and numbers(visit.page) == []
-    visit.page.close()
-    assert visit.problems == []
+    tab.page.goto(f"{(tmp_path / 'vista.html').as_uri()}#vista-1?{field}")
+    tab.page.locator(".disegno svg").first.wait_for()
+    assert "Passa su un pezzo" in tab.page.locator(".riquadro").inner_text() and numbers(tab.page) == []
 
 
 def test_accessible(visit: Visit, tmp_path: Path) -> None:
@@ -688,9 +683,9 @@ def test_accessible(visit: Visit, tmp_path: Path) -> None:
         check_accessible(page)
 
 
-def test_same_words_as_python(visit: Visit) -> None:
+def test_same_words_as_python(tab: Visit) -> None:
     "Il visore riunisce i pezzi da sé, perché un modello vivo gli dà frasi nuove."
-    visit.page.add_script_tag(content=(STUDY / "viewer.js").read_text("utf-8"))
+    tab.page.add_script_tag(content=(STUDY / "viewer.js").read_text("utf-8"))
     tokenizer = load_pretrained("mini")[1]
     sentences = tokenizer.encode(["The dog's car, wasn't it? 3,5 %", "L'animale è lì — «qui»!", "x\u0301y ½ 日本 ²"])
     for pieces in [
@@ -703,7 +698,7 @@ def test_same_words_as_python(visit: Visit) -> None:
         ["▁The", "▁", "<unk>", "▁cat"],
     ]:
         square = [AttentionMap("encoder", np.eye(len(pieces))[None, None], pieces, pieces)]
-        axis = visit.page.evaluate("pieces => axis(pieces)", pieces)
+        axis = tab.page.evaluate("pieces => axis(pieces)", pieces)
         assert axis["index"] == word_index(pieces)
         assert axis["words"] == by_words(square[0]).keys
         still = attention_view(square).figure()
