@@ -17,10 +17,10 @@ def squared_distances(
     "Quadrato della distanza euclidea fra ogni query e ogni chiave."
     return (Q.unsqueeze(-2) - K.unsqueeze(-3)).pow(2).sum(dim=-1)
 
-# %% ../book/01_knn.ipynb #9f62bf2c
+# %% ../book/01_knn.ipynb #167bb428
 def attend(
     scores: Tensor,  # quanto ogni chiave somiglia a ogni query (..., T, S); -inf = no
-    V: Tensor,  # i valori, (..., S, d_v)
+    V: Tensor,  # i valori, di d_v numeri l'uno, (..., S, d_v)
 ) -> tuple[Tensor, Tensor]:  # la media pesata (..., T, d_v) e i pesi (..., T, S)
     """Media dei valori pesata dalla softmax degli score: il cuore dell'attenzione.
 

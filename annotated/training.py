@@ -494,7 +494,7 @@ def on_device(batches: Iterator[Batch], device: torch.device) -> Iterator[Batch]
         batch = following
     yield batch
 
-# %% ../book/15_addestramento.ipynb #ffac3411
+# %% ../book/15_addestramento.ipynb #0fb0a444
 def _summary(step: int, valid_loss: float, **others: float) -> str:
     "Una validazione, in una riga."
     perplexity = number(math.exp(min(valid_loss, 700)), ".2f")  # oltre, non è un numero
@@ -527,7 +527,7 @@ def _uncompiled_after(model: Transformer) -> Iterator[None]:
         for block in (*model.encoder.layers, *model.decoder.layers):
             block._compiled_call_impl = None
 
-
+# %% ../book/15_addestramento.ipynb #165bed29
 def _steps(run: Run, training: Corpus, validation: Corpus, shown: bool) -> None:
     "I passi che mancano, con diario, validazioni e salvataggi."
     objective, config, progress, before = _objective(run), run.config, run.progress, run.progress.step

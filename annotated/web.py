@@ -213,7 +213,7 @@ class LiveModel(PageFigure):
     def __repr__(self) -> str:
         return "traduttore nel browser"
 
-# %% ../book/88_nel_browser.ipynb #25f119e6
+# %% ../book/88_nel_browser.ipynb #d4862ea5
 def _languages(name: str) -> list[str]:
     "Le sigle delle due lingue, se le dice il nome del modello (`small-en-it`); se no, nessuna."
     name = "mini-en-it" if name == "mini" else Path(name).resolve().name
@@ -247,8 +247,7 @@ def _opening(
         raise AnnotatedError(f"{told}. Conta da 1: gli strati sono {N}, le teste {h}.")
     return {
         "k": [*shapes].index(kind), "l": None if layer is None else layer - 1, "heads": [head - 1],
-        "focus": focus if isinstance(focus, str) else focus - 1,
-        "average": False, "view": "lines", "words": False,
+        "focus": focus, "average": False, "view": "lines", "words": False,
     }  # fmt: skip
 
 
@@ -261,7 +260,7 @@ def live_model(
     kind: Literal["encoder", "decoder", "cross"] = "cross",  # all'apertura: quale attenzione…
     layer: int | None = None,  # …quale strato, da 1 (l'ultimo)…
     head: int = 1,  # …quale testa, da 1…
-    focus: int | str = 1,  # …quale pezzo guarda: il numero, da 1, o come si legge
+    focus: int | str = 0,  # …quale pezzo guarda: il suo posto, da 0, o come si legge
 ) -> LiveModel:
     """La casella «Traduci»: pezzi, candidati, il visore delle teste, teste da spegnere.
 

@@ -94,7 +94,7 @@ def replaced(
             hooks.callback(module.register_forward_pre_hook(swap).remove)
         yield
 
-# %% ../../book/82_dietro_le_figure.ipynb #67c6acd1
+# %% ../../book/82_dietro_le_figure.ipynb #a9a68121
 class Twins(NamedTuple):
     "Frasi da leggere, ciascuna con la gemella da cui prendere i valori."
 
@@ -102,7 +102,7 @@ class Twins(NamedTuple):
     other: Tensor  # le gemelle, (n, S')
     partner: Tensor  # per ogni posizione di `source`, quella di `other`, (n, S)
     target: Tensor  # l'italiano fin prima della desinenza, (n, T); comincia con BOS
-    good: Tensor  # il pezzo giusto per la frase (con `back`, per la gemella), (n,)
+    good: Tensor  # il pezzo giusto per la frase, (n,)
     bad: Tensor  # quello della traduzione sbagliata, (n,)
     probes: list[Probe]  # le frasi di `source`
 
@@ -113,27 +113,23 @@ def _partner(a: Sequence[int], b: Sequence[int]) -> list[int]:
     clue, shift = next((i for i, (x, y) in pairs if x != y), len(a)), len(b) - len(a)
     return [i if i < clue else max(clue, i + shift) for i in range(len(a))]
 
-# %% ../../book/82_dietro_le_figure.ipynb #23be2f61
+# %% ../../book/82_dietro_le_figure.ipynb #4d11fa6b
 def twins(
     tokenizer: Tokenizer,
     probes: Sequence[Probe],  # a due a due i membri di ogni coppia, come da `read_probes`
-    back: bool = False,  # il ritorno: si legge la gemella e si prende dalla frase
 ) -> Twins:
     "Ogni frase con la sua gemella; l'italiano e il pezzo giusto restano quelli della frase."
     read = [read_probe(tokenizer, probe) for probe in probes]
-    own, twin = range(len(probes)), [i ^ 1 for i in range(len(probes))]  # la gemella: 0 ↔ 1, 2 ↔ 3…
-    rows, others = (twin, own) if back else (own, twin)
-    partner = [
-        _partner(read[i].src, read[j].src) for i, j in zip(rows, others, strict=True)
-    ]
+    others = [read[i ^ 1] for i in range(len(read))]  # la gemella: 0 ↔ 1, 2 ↔ 3…
+    partner = [_partner(one.src, other.src) for one, other in zip(read, others, strict=True)]
     return Twins(
-        pad(read[i].src for i in rows),
-        pad(read[i].src for i in others),
+        pad(r.src for r in read),
+        pad(r.src for r in others),
         nn.utils.rnn.pad_sequence([torch.tensor(row) for row in partner], True),
         pad(r.tgt for r in read),
         torch.tensor([r.good for r in read]),
         torch.tensor([r.bad for r in read]),
-        [probes[i] for i in rows],
+        [*probes],
     )
 
 # %% ../../book/82_dietro_le_figure.ipynb #9519fad5
