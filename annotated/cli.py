@@ -399,7 +399,7 @@ def _training_config(args: argparse.Namespace, device: torch.device) -> Training
     options |= {name: bool(options[name]) for name in ("compiled", "tensorboard")}
     return TrainingConfig(**options)
 
-# %% ../book/90_riga_di_comando.ipynb #1e77193f
+# %% ../book/90_riga_di_comando.ipynb #ab868a7f
 def _train(args: argparse.Namespace) -> None:
     _check_processes()
     if args.config and args.config.endswith(".json"):
@@ -455,7 +455,7 @@ def _train_in(folder: Path, device: torch.device, args: argparse.Namespace, conf
         _save_options(args, folder)  # prima: dicono di chi è una cartella in cui non c'è ancora altro
         tokenizer.save(folder / "tokenizer.model")
 
-    measure = _bleu_on(validation, tokenizer, args.valid_bleu) if args.valid_bleu else lambda _: {}
+    measure = _bleu_on(validation, tokenizer, args.valid_bleu, folder) if args.valid_bleu else lambda _: {}
     with _processes(device):
         train(
             model.to(device), tokenizer, training, validation, config, folder, bool(args.resume), begun,
@@ -463,11 +463,14 @@ def _train_in(folder: Path, device: torch.device, args: argparse.Namespace, conf
         )  # fmt: skip
 
 
-def _bleu_on(corpus: Corpus, tokenizer: Tokenizer, n: int) -> Callable[[Transformer], dict[str, float]]:
-    "Il BLEU, con greedy, di `n` coppie prese a intervalli regolari."
+def _bleu_on(
+    corpus: Corpus, tokenizer: Tokenizer, n: int, folder: Path
+) -> Callable[[Transformer], dict[str, float]]:
+    "Il BLEU, con greedy, di `n` coppie prese a intervalli regolari; le traduzioni vanno in `traduzioni.tsv`."
     n = min(n, len(corpus))
     chosen = np.arange(n) * len(corpus) // n
-    targets = tokenizer.decode([corpus[i][1].tolist() for i in chosen.tolist()])
+    sides = zip(*(corpus[i] for i in chosen.tolist()), strict=True)
+    sources, targets = (tokenizer.decode([ids.tolist() for ids in side]) for side in sides)
 
     def measure(model: Transformer) -> dict[str, float]:
         device, texts = next(model.parameters()).device, [""] * n
@@ -475,6 +478,9 @@ def _bleu_on(corpus: Corpus, tokenizer: Tokenizer, n: int) -> Callable[[Transfor
             found = beam_search(model, corpus.batch(chosen[batch]).src.to(device), beam=1)
             for i, hypotheses in zip(batch, found, strict=True):
                 [texts[i]] = tokenizer.decode([hypotheses[0].ids if hypotheses else []])
+        with atomic_write(folder / "traduzioni.tsv") as file:
+            rows = zip(sources, targets, texts, strict=True)
+            file.writelines("\t".join(row).encode() + b"\n" for row in rows)
         return {"bleu": evaluate(texts, targets).bleu}
 
     return measure
@@ -487,7 +493,7 @@ def _measure_unseen(folder: Path, device: torch.device) -> None:
     scores = evaluate(hypotheses, [pair.target for pair in unseen])
     _say(f"coppie di nomi mai viste insieme: {number(scores.exact, '.1%')} di frasi identiche al riferimento")
 
-# %% ../book/90_riga_di_comando.ipynb #3862ae6d
+# %% ../book/90_riga_di_comando.ipynb #e340bf1a
 _SCALES = ", ".join(f"{scale} per {name}" for name, scale in BRANCH_SCALE.items())
 _BRANCHES = f"grandezza iniziale delle matrici che chiudono i rami (in Post-LN {_SCALES}; altrimenti 1)"
 
@@ -518,7 +524,7 @@ def _add_recipe(p: argparse.ArgumentParser) -> None:
     add("--valid-every", type=_positive, metavar="N", help=between)
     mean = "il modello è la media degli ultimi N checkpoint"
     add("--average", type=_positive, metavar="N", help=mean + _usual("average"))
-    follow = "a ogni validazione scrive anche il BLEU di N coppie, tradotte con greedy; 0 = no"
+    follow = "a ogni validazione traduce N coppie con greedy: BLEU nel diario, testi in traduzioni.tsv; 0: no"
     add("--valid-bleu", type=_natural, metavar="N", help=follow)
     add("--patience", type=_positive, metavar="N", help="si ferma dopo N validazioni senza migliorare")
     rest = "dopo tanti minuti misura, salva e si ferma: poi si riprende con --resume"

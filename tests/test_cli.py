@@ -19,10 +19,10 @@ import torch
 from provenienza import read_log
 
 import annotated
-from annotated import cli, load_pretrained, translate
+from annotated import cli, evaluate, load_pretrained, translate
 from annotated.checkpoint import publish_model
 from annotated.cli import main
-from annotated.data import Pair, encode_pairs
+from annotated.data import Pair, encode_pairs, read_pairs
 from annotated.study.microlingua import generate
 from annotated.tokenizer import Tokenizer
 from annotated.training import validation_loss
@@ -63,6 +63,11 @@ def test_the_log_has_the_bleu_if_wanted(tmp_path: Path, capsys: pytest.CaptureFi
     assert "), bleu " in capsys.readouterr().err
     assert main(["train", "--out", str(out), "--resume", "--max-steps", "8"]) == 0  # l'opzione vale ancora
     assert [row["step"] for row in read_log(out) if "bleu" in row] == [4, 8]
+    rows = [line.split("\t") for line in (out / "traduzioni.tsv").read_text("utf-8").splitlines()]
+    written = evaluate([row[2] for row in rows], [row[1] for row in rows]).bleu
+    assert len(rows) == 5 and written == pytest.approx(read_log(out)[-1]["bleu"])
+    known = {(pair.source, pair.target) for pair in read_pairs(data / "valid.tsv")}
+    assert {(source, target) for source, target, _ in rows} <= known
 
 
 def test_the_bleu_survives_strange_sentences(tmp_path: Path) -> None:
