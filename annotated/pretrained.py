@@ -38,7 +38,7 @@ class Translator(NamedTuple):
         "Le traduzioni; `AnnotatedError` se una frase è vuota o troppo lunga (capitolo sulla decodifica)."
         return translate(self.model, self.tokenizer, sentences, beam, alpha)
 
-# %% ../book/84_in_cinque_minuti.ipynb #ad5e0d34
+# %% ../book/84_in_cinque_minuti.ipynb #2a94f671
 MODELS = Path(common.__file__).resolve().parents[1] / "models"  # accanto ai sorgenti
 
 
@@ -60,8 +60,8 @@ def find_pretrained(name: str | Path) -> Path:
         return Path(name)  # chi la legge dirà che cosa manca
     published = ", ".join(sorted({path.name for folder in model_folders() for path in folder.glob("*/")}))
     advice = f"Ci sono: {published}." if published else (
-        "I pesi stanno con i sorgenti: «git clone https://github.com/annotated-it/annotated», "
-        "poi «pip install ./annotated», o ANNOTATED_MODELS=annotated/models."
+        "I pesi si installano con il pacchetto: «pip install git+https://github.com/annotated-it/annotated», "
+        "o ANNOTATED_MODELS=CARTELLA/models, se i sorgenti sono in CARTELLA."
     )  # fmt: skip
     raise AnnotatedError(f"modello «{name}»: non è una cartella, né un modello pubblicato. {advice}")
 
