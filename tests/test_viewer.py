@@ -21,6 +21,7 @@ from annotated.study.viewer import (
     LEVELS,
     LIMIT,
     AttentionMap,
+    Kind,
     View,
     align_pieces,
     attention_view,
@@ -57,6 +58,17 @@ def maps(
         AttentionMap("decoder", weights(2, h, T, T, seed=seed + 1, causal=True), target, ["<s>", *target[:-1]]),
         AttentionMap("cross", weights(2, 1, T, S, seed=seed + 2), target, source),
     ]
+
+
+def with_vectors(
+    kind: Kind = "self", N: int = 2, h: int = 3, d_k: int = 16, seed: int = 0, causal: bool = False, factor: float = 1.0
+) -> AttentionMap:
+    "Query e chiavi a caso, e i pesi che ne vengono; con `factor` diverso da 1 le chiavi sono di altri pesi."
+    T = len(TARGET)
+    Q, K = np.random.default_rng(seed).normal(0, 1.5, (2, N, h, T, d_k))
+    scores = Q @ K.swapaxes(-1, -2) / d_k**0.5
+    e = np.exp(np.where(np.tri(T) > 0, scores, -np.inf) if causal else scores)
+    return AttentionMap(kind, e / e.sum(axis=-1, keepdims=True), TARGET, TARGET, Q, factor * K)
 
 
 HOSTILE = ["</script><img src=http://x/y onerror=alert(1)>", "&amp;<b>", "'\"`${1}", "<!--", "\u202e\u0000è", "▁"]
@@ -104,6 +116,18 @@ BAD: list[tuple[str, Callable[[], object], str]] = [
     ("riga negativa", lambda: attention_view(maps(), focus=-1), "riga -1: ce ne sono 8"),
     ("ferma, testa", lambda: attention_view(maps()).figure(heads=[0]), "3 strati di 4 teste"),
     ("ferma, strato", lambda: attention_view(maps()).figure("cross", layer=3), "2 strati di 1 teste"),
+    (
+        "solo le query",
+        lambda: AttentionMap("self", weights(1, 2, 3, 3), "abc", "abc", np.ones((1, 2, 3, 8))),
+        r"di forma \(1, 2, 3, 8\) e \(\)",
+    ),
+    (
+        "query di altra forma",
+        lambda: AttentionMap("self", weights(1, 1, 2, 3), "ab", "abc", *np.ones((2, 1, 1, 2, 8))),
+        r"\(1, 1, 2, 8\) e \(1, 1, 2, 8\), ne servono \(1, 1, 2, d_k\) e \(1, 1, 3, d_k\)",
+    ),
+    ("vettori di altri pesi", lambda: with_vectors(factor=2.0), r"softmax\(QKᵀ/√d_k\) si scosta dai pesi fino a 0\.\d"),
+    ("vettori NaN", lambda: with_vectors(factor=np.nan), "si scosta dai pesi fino a nan"),
     ("ferma, attenzione", lambda: attention_view(maps()[:1]).figure("cross"), "ci sono encoder"),
 ]
 
@@ -130,6 +154,40 @@ def test_reads_with_the_right_axes() -> None:
     for empty in (("", None), (source, " ")):
         with pytest.raises(AnnotatedError, match="frase vuota"):
             read_attention(model, tokenizer, *empty)
+
+
+def test_vectors_give_the_weights() -> None:
+    model, tokenizer = load_pretrained("small-en-it")
+    source, target = "The dog saw the car.", "Il cane vide la macchina rossa perché era stanco."
+    plain = read_attention(model, tokenizer, source, target)
+    model.train()  # che ha il dropout
+    for m, without in zip(read_attention(model, tokenizer, source, target, vectors=True), plain, strict=True):
+        np.testing.assert_array_equal(m.weights, without.weights)
+        assert without.Q is None and without.K is None
+        assert by_words(m).Q is None  # sono dei pezzi
+        scores = torch.tensor(m.Q @ m.K.swapaxes(-1, -2) / m.Q.shape[-1] ** 0.5)
+        if m.kind == "decoder":
+            scores = scores.masked_fill(torch.ones(scores.shape[-2:]).triu(1).bool(), -torch.inf)
+        np.testing.assert_allclose(scores.softmax(dim=-1), m.weights, atol=1e-5)
+    assert not any(part._forward_pre_hooks for part in model.modules())
+
+
+def test_vectors_as_transformers_gives_them() -> None:
+    m = with_vectors(causal=True)
+    layers = [[torch.tensor(layer[None]) for layer in x] for x in (m.weights, m.Q, m.K)]  # (1, h, …) per strato
+    again = AttentionMap("self", layers[0], TARGET, TARGET, *layers[1:])
+    np.testing.assert_allclose(again.K, m.K, atol=1e-6)
+
+
+def test_only_the_vectors_of_the_open_layer_travel() -> None:
+    def weight(m: AttentionMap) -> int:
+        without = AttentionMap(m.kind, m.weights, m.queries, m.keys)
+        return attention_view([m]).size - attention_view([without]).size
+
+    for N in (1, 4):
+        m = with_vectors(N=N, d_k=64)
+        assert weight(m) < 3 * (m.Q[0].size + m.K[0].size)
+    assert attention_view([m], [AttentionMap(m.kind, m.weights, m.queries, m.keys)]).html.count('"vectors":[]') == 1
 
 
 def test_shows_the_pieces_it_writes() -> None:
@@ -203,6 +261,12 @@ def test_quantization(levels: int, scale: float) -> None:
         np.testing.assert_allclose(again.sum(axis=-1), 1, atol=1e-9)
         assert np.abs(again.round(2) - w).max() < 0.005 + 1e-6  # due decimali giusti
         assert np.array_equal(again == 0, w == 0)
+
+
+def test_a_weight_that_is_not_zero_does_not_become_it() -> None:
+    "Accanto a un peso che fa tutta la riga: la pagina lo direbbe mascherato."
+    again = dequantize(quantize(np.array([1.0, 1e-12, 0.0]), 200), 200)
+    assert again[0] > 0.99 and again[1] > 0 == again[2]
 
 
 @pytest.mark.parametrize("scale", [0.1, 1.0, 2.0])
@@ -780,6 +844,93 @@ def test_many_views_in_one_page(visit: Visit, tmp_path: Path) -> None:
         ["false", "true", "false", "false"],
         ["true"] + ["false"] * 3,
     ]
+
+
+# ---------------------------------------------------------------- dentro un peso
+
+
+def inside(page: Page) -> tuple[list[str], list[float], list[float]]:
+    "I pezzi, le somme e i pesi che si leggono sotto «Dentro un peso»."
+    rows = page.locator(".dentro tr:has(td)").all()[2:]  # prima ci sono l'intestazione e la query
+    read = [row.locator("th, td").all_text_contents() for row in rows]
+    return [row[0] for row in read], [number(row[-2]) for row in read], [number(row[-1]) for row in read]
+
+
+def assert_inside(page: Page, m: AttentionMap, layer: int, head: int, row: int) -> None:
+    q, K, w = m.Q[layer, head, row], m.K[layer, head], m.weights[layer, head, row]
+    seen, d_k = np.flatnonzero(w), len(q)
+    pieces, sums, shown = inside(page)
+    assert pieces == [labels(page, "key")[n] for n in seen]
+    np.testing.assert_allclose(sums, K[seen] @ q / d_k**0.5, atol=0.01)
+    np.testing.assert_allclose(shown, w[seen], atol=0.005 + 1e-6)
+
+
+def test_inside_a_weight(visit: Visit, tmp_path: Path) -> None:
+    "I numeri sono quelli di PyTorch, per ogni riga e testa dello strato che la pagina porta."
+    maps = read_attention(*load_pretrained("small-en-it"), "The animal was too tired.", vectors=True)
+    for n, m in enumerate(maps):
+        page = opened(visit, attention_view(maps, kind=m.kind, layer=2, heads=[4], focus=3), tmp_path)
+        assert_inside(page, m, 1, 3, 3)
+        choose(page, "query", 2)
+        assert_inside(page, m, 1, 3, 2)
+        thumbnail(page, 2, 1).click()
+        assert_inside(page, m, 1, 0, 2)
+        who = page.locator(".dentro p").first
+        expect(who).to_contain_text("quanto «" if n == 0 else "quanto chi scrive «")
+    page.get_by_text("parole intere", exact=True).click()
+    expect(who).to_contain_text("Lascia in vista una testa sola, i pezzi divisi")
+    page.get_by_text("parole intere", exact=True).click()
+    chip(page, 2).click()
+    expect(who).to_contain_text("Lascia in vista una testa sola")
+
+
+def test_inside_a_weight_from_the_keyboard(tab: Visit, tmp_path: Path) -> None:
+    one = with_vectors("encoder", causal=True)
+    page = opened(tab, attention_view([one, maps()[2]], layer=1, heads=[2], matrix=True), tmp_path)
+    expect(page.locator(".dentro")).to_contain_text("scegli un pezzo che guarda")
+    page.locator(".disegno svg").focus()
+    for _ in range(4):
+        page.keyboard.press("ArrowDown")
+    assert_inside(page, one, 0, 1, 3)  # la maschera lascia quattro chiavi
+    note, last = page.locator(".dentro .nota"), labels(page, "key")[3]
+    for _ in range(4):
+        page.keyboard.press("ArrowRight")
+    expect(note).to_contain_text(f"dall'addendo più grande di «{last}»")  # i posti si ordinano sulla colonna scelta
+    page.keyboard.press("ArrowRight")  # la quinta è mascherata: si torna al pezzo più guardato
+    best = labels(page, "key")[one.weights[0, 1, 3].argmax()]
+    expect(note).to_contain_text(f"dall'addendo più grande di «{best}»")
+    check_accessible(page)
+    for away in (lambda: thumbnail(page, 2, 3).click(), lambda: page.get_by_text("incrociata", exact=True).click()):
+        away()
+        expect(page.locator(".dentro")).to_contain_text("uno strato solo: encoder, strato 1.")
+        check_accessible(page)
+        page.get_by_role("button", name="Apri quello strato").press("Enter")
+        expect(page.get_by_role("region", name="Dentro un peso")).to_be_focused()
+        assert thumbnail(page, 1, 3).get_attribute("aria-pressed") == "true"
+    page.locator("summary", has_text="Dentro un peso").press("Enter")  # si chiude
+    expect(page.get_by_role("region", name="Dentro un peso")).to_have_count(0)
+
+
+def test_inside_a_weight_of_two_sentences(visit: Visit, tmp_path: Path) -> None:
+    one, other = with_vectors("encoder"), with_vectors("encoder", seed=1)
+    view = attention_view([one], [other], names=("prima", "dopo"), layer=2, heads=[3], focus=1)
+    page = opened(visit, view, tmp_path)
+    wide = page.locator(".disegno svg").count() == 2
+    expect(page.locator(".dentro")).to_contain_text("prima · Strato 2, testa 3")
+    page.locator("fieldset").get_by_text("dopo", exact=True).click()
+    expect(page.locator(".dentro")).to_contain_text("dopo · Strato 2, testa 3")
+    assert_inside(page, other, 1, 2, 1)  # la riga corrispondente
+    page.locator("fieldset").get_by_text("differenza", exact=True).click()
+    expect(page.locator(".dentro")).to_contain_text("scegli un pezzo che guarda in una delle due frasi")
+    if wide:
+        page.get_by_text("affiancate", exact=True).click()
+        choose(page, "query", 4, panel=1)
+        q, K = other.Q[1, 2, 4], other.K[1, 2]
+        np.testing.assert_allclose(inside(page)[1], K @ q / len(q) ** 0.5, atol=0.01)
+
+
+def test_a_view_without_vectors_has_nothing_inside(tab: Visit, tmp_path: Path) -> None:
+    assert opened(tab, attention_view(maps()), tmp_path).get_by_text("Dentro un peso").count() == 0
 
 
 # ---------------------------------------------------------------- modelli grandi e di altri

@@ -104,22 +104,22 @@ async function inflate(text) {
   return codes;
 }
 
-// Il codice 0 è lo zero esatto; il codice c > 0 dice che il peso sta fra (c-1)/levels e c/levels. Dove, lo si ricava
-// dalla riga, che deve sommare a uno (`dequantize` in viewer.py fa lo stesso).
+// Il codice 0 è lo zero esatto; il codice c > 0 dice che il peso, che zero non è, sta fra (c-1)/levels e c/levels. Dove, lo si
+// ricava dalla riga, che deve sommare a uno (`dequantize` in viewer.py fa lo stesso).
 function dequantize(codes, start, rows, columns, levels) {
   const weights = new Float64Array(rows * columns);
   for (let r = 0; r < rows; r++) {
     const row = codes.subarray(start + r * columns, start + (r + 1) * columns);
     let sum = 0, count = 0;
     for (const code of row) if (code) { sum += code - 1; count++; }
-    const rest = clamp((levels - sum) / count, 0, 0.999);
+    const rest = clamp((levels - sum) / count, 1e-9, 0.999);
     row.forEach((code, j) => { weights[r * columns + j] = code ? (code - 1 + rest) / levels : 0; });
   }
   return weights;
 }
 
-// Una mappa { kind, N, h, T, S, queries, keys } con i suoi pesi (N·h·T·S) e i due assi. Quelle di un modello vivo hanno anche
-// `vectors(l, h, i)`, la query di una riga e le chiavi che ha guardato.
+// Una mappa { kind, N, h, T, S, queries, keys } con i suoi pesi (N·h·T·S) e i due assi. Quelle che si possono aprire hanno anche
+// `vectors(l, h, i)`, la query di una riga e le chiavi fra cui sceglie.
 const withAxes = (map, weights) => ({ ...map, weights, query: axis(map.queries), key: axis(map.keys) });
 
 // Le mappe di ogni frase, dai dati che Python ha scritto nella pagina.
@@ -131,6 +131,14 @@ async function readMaps({ sentences, weights, levels }) {
     offset += rows * map.S;
     return withAxes(map, dequantize(codes, start, rows, map.S, levels));
   }));
+}
+
+// Query e chiavi di uno strato, dai dati di Python: prima le query, testa per testa, poi le chiavi. Un numero è il suo codice,
+// contato da 32768, per `step`.
+async function readVectors({ h: H, T, S }, { d_k, step, codes }) { // → `vectors` della mappa: q (d_k,), K (S, d_k)
+  const numbers = Float64Array.from(await inflate(codes), (code) => (code - 32768) * step);
+  const vector = (n) => numbers.subarray(n * d_k, (n + 1) * d_k);
+  return (l, h, i) => ({ q: vector(h * T + i), K: range(S).map((j) => vector(H * T + h * S + j)) });
 }
 
 // La matrice media di alcune teste, (T, S); con le parole unite si sommano le colonne e si fa la media delle righe.
@@ -664,6 +672,63 @@ function drawReadout(v) {
   return focused(v) ? v.drawings.flatMap(({ panel }) => describe(v, panel)) : [html("p", {}, hint)];
 }
 
+// ---------------------------------------------------------------- dentro un peso: la query, le chiavi, gli addendi
+
+// Un vettore in quadretti: i numeri positivi in alto, i negativi in basso, coperti quanto valgono rispetto a `most`.
+function drawVector(x, most) {
+  const canvas = html("canvas", { width: x.length, height: 2, "aria-hidden": "true" }), pen = canvas.getContext("2d");
+  x.forEach((value, n) => {
+    pen.globalAlpha = tone(value / most);
+    pen.fillStyle = value < 0 ? LESS : MORE;
+    pen.fillRect(n, value < 0 ? 1 : 0, 1, 1);
+  });
+  return canvas;
+}
+const peak = (vectors) => vectors.reduce((most, x) => x.reduce((a, b) => Math.max(a, Math.abs(b)), most), 0);
+
+// Il pannello, la riga e la colonna di cui si apre un peso: chi indica una colonna tiene la riga fissata. Null = non scelta.
+function insideAt(v) {
+  const { over, focus } = v.state, having = (side, ...picked) => picked.find((one) => one && one[side] !== null);
+  const row = having("query", over, focus), column = having("key", over, row);
+  const { panel } = v.drawings.find(({ panel }) => panel.id === row?.panel) ?? v.drawings[0];
+  return [panel, row ? carry(v, row.panel, "query", row.query, panel.id) : null, column ? carry(v, column.panel, "key", column.key, panel.id) : null];
+}
+
+// Da dove viene ogni peso di una riga.
+function drawInside(v) {
+  const { l, heads: [h, ...others] } = opened(v), [panel, i, j] = insideAt(v), { rows, columns, channels: [{ matrix }] } = panel;
+  const where = isPair(v) ? " in una delle due frasi" : "";
+  if (others.length || v.state.words || panel.signed || i === null)
+    return [html("p", {}, `Lascia in vista una testa sola, i pezzi divisi, e scegli un pezzo che guarda${where}.`)];
+  const { kind, vectors } = mapOf(v, panel.id), { q, K } = vectors(l, h, i), d_k = q.length;
+  const weights = matrix[i], seen = range(columns.length).filter((n) => weights[n] > 0); // gli altri li vieta la maschera
+  const keys = seen.map((n) => K[n]), terms = keys.map((k) => k.map((x, n) => (x * q[n]) / Math.sqrt(d_k)));
+  const first = seen.indexOf(seen.includes(j) ? j : weights.indexOf(Math.max(...weights)));
+  const order = range(d_k).sort((a, b) => terms[first][b] - terms[first][a]), [mostVector, mostTerm] = [peak([q, ...keys]), peak(terms)];
+  const vector = (x, most) => drawVector(order.map((n) => x[n]), most);
+  const row = (title, ...tds) => html("tr", {}, html("th", { scope: "row" }, title), ...tds.map((one) => html("td", {}, one)));
+  const line = (n, r) => row(columns[n], vector(keys[r], mostVector), vector(terms[r], mostTerm), signed(terms[r].reduce((a, b) => a + b, 0)), number(weights[n]));
+  const who = `${["encoder", "self"].includes(kind) ? "" : "chi scrive "}«${rows[i]}»`; // nel decoder guarda chi ha letto fin lì
+  return [
+    html("p", {}, `${panel.name && `${panel.name} · `}Strato ${l + 1}, testa ${h + 1}: quanto ${who} guarda ogni pezzo. La sua query e la chiave di un pezzo hanno ${d_k} numeri: `,
+      `si moltiplicano posto per posto, si divide per √${d_k}, si somma; la softmax delle somme dà i pesi.`),
+    html("table", {}, html("tr", {}, html("td"), ...["query e chiavi", "addendi", "somma", "peso"].map((text) => html("th", { scope: "col" }, text))),
+      row("query", vector(q, mostVector), "", "", ""), ...seen.map(line)),
+    html("p", { class: "nota" }, ...[[MORE, "positivi, in alto"], [LESS, "negativi, in basso"]].flatMap(([color, text]) => [html("span", { class: "canale", style: `--colore: ${color}` }, text), "; "]),
+      `più un quadretto è pieno, più il numero è lontano da zero, e gli addendi hanno una scala loro. I ${d_k} posti stanno in ogni riga nello stesso ordine, dall'addendo più grande di «${columns[seen[first]]}» al più piccolo.`)];
+}
+
+// Se si guarda altrove: la pagina porta i vettori di uno strato solo.
+function offerLayer(v, k, l) {
+  const there = `${ROLES[v.scene.sentences[0][k].kind].name}, strato ${l + 1}`;
+  const click = () => {
+    v.set({ k, at: v.state.at.map((one, n) => (n === k ? { ...one, l } : one)) });
+    v.inside.focus({ preventScroll: true }); // il bottone sparisce
+  };
+  return [html("p", {}, `Questa pagina porta le query e le chiavi di uno strato solo: ${there}.`),
+    html("button", { type: "button", class: "tutte", "data-chiave": "strato", click }, "Apri quello strato")];
+}
+
 // ---------------------------------------------------------------- piede: tabella, aiuto, salvare
 
 const TOUCH = () => matchMedia("(hover: none)").matches; // uno schermo che si tocca
@@ -900,10 +965,13 @@ function reveal(host) {
 }
 
 async function mount(host, css, data) {
-  const { names, pairs, levels, colors, second, anchor } = data, sentences = await readMaps(data);
+  const { names, pairs, levels, colors, second, anchor, vectors, start: { k, l } } = data, sentences = await readMaps(data);
+  const here = (v) => v.state.k === k && opened(v).l === l, inside = vectors.length > 0 && ((v) => (here(v) ? drawInside(v) : offerLayer(v, k, l)));
+  for (const [s, one] of vectors.entries()) sentences[s][k].vectors = await readVectors(sentences[s][k], one);
   whenNear(host, anchor, () => {
-    const viewer = new Viewer(host, css, firstState(data.start), { address: (fields) => `#${anchor}?${new URLSearchParams(fields)}` });
-    viewer.show({ sentences, names, pairs, levels, colors, second });
+    const state = { ...firstState(data.start), dentro: vectors.length > 0 };
+    const viewer = new Viewer(host, css, state, { address: (fields) => `#${anchor}?${new URLSearchParams(fields)}` });
+    viewer.show({ sentences, names, pairs, levels, colors, second, inside });
     viewer.open();
     const recall = () => {
       const fields = fieldsOf(anchor);

@@ -5,9 +5,11 @@
 # %% auto #0
 __all__ = ['Kind', 'AttentionMap', 'attention_maps', 'read_attention', 'HEAD_COLORS', 'LEVELS', 'LIMIT', 'ALIGNED', 'word_index', 'open_words', 'merge_words', 'by_words', 'align_pieces', 'quantize', 'dequantize', 'view_data', 'asset', 'style', 'page_element', 'check_page', 'PageFigure', 'View', 'attention_view', 'alignment']
 
-# %% ../../book/20_vedere.ipynb #996b7331
-from collections.abc import Sequence
+# %% ../../book/20_vedere.ipynb #ff4a2fb1
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from threading import get_ident
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -16,20 +18,29 @@ import torch
 from ..common import BOS, EOS, AnnotatedError
 from ..data import pad
 from ..decoding import beam_search, check_vocabulary, encode_sources
+from ..multihead import MultiHeadAttention, split_heads
 from ..tokenizer import Tokenizer
 from ..transformer import Transformer, attention_weights
 
-# %% ../../book/20_vedere.ipynb #6f655621
+# %% ../../book/20_vedere.ipynb #ee18cf53
 Kind = Literal["encoder", "decoder", "cross", "self"]
+
+
+def _array(x: Any) -> np.ndarray:
+    if isinstance(x, tuple | list) and x and all(np.ndim(y) == 4 and len(y) == 1 for y in x):
+        x = torch.cat([torch.as_tensor(y) for y in x])  # come li rende `transformers`
+    if isinstance(x, torch.Tensor):
+        x = x.detach().float().cpu()
+    return np.asarray(x, dtype=np.float64)
 
 
 @dataclass(frozen=True, eq=False)
 class AttentionMap:
-    """I pesi di un'attenzione per una frase, con i pezzi dei due assi.
+    """I pesi di un'attenzione per una frase, con i pezzi dei due assi e, se si danno, query e chiavi.
 
     `encoder`, `decoder` e `cross` sono le tre di un traduttore; `self` è quella di un altro modello, come
-    BERT o GPT-2. Solleva `ValueError` se i pezzi non sono quanti i pesi, o se una riga non è una
-    distribuzione.
+    BERT o GPT-2. Solleva `ValueError` se i pezzi non sono quanti i pesi, se una riga non è una
+    distribuzione, o se query e chiavi non ridanno i pesi (dove il peso è zero c'è una maschera).
     """
 
     kind: Kind
@@ -37,14 +48,11 @@ class AttentionMap:
     weights: Any  # diventa di numpy
     queries: Sequence[str]  # i T pezzi che guardano: le righe
     keys: Sequence[str]  # gli S pezzi guardati: le colonne
+    Q: Any = None  # le query, (N, h, T, d_k), date come i pesi
+    K: Any = None  # le chiavi, (N, h, S, d_k)
 
     def __post_init__(self) -> None:
-        w = self.weights
-        if isinstance(w, tuple | list) and w and all(np.ndim(x) == 4 and len(x) == 1 for x in w):
-            w = torch.cat([torch.as_tensor(x) for x in w])  # come li rende `transformers`
-        if isinstance(w, torch.Tensor):
-            w = w.detach().float().cpu()
-        w = np.asarray(w, dtype=np.float64)
+        w = _array(self.weights)
         object.__setattr__(self, "weights", w)  # la dataclass è congelata
         if self.kind not in get_args(Kind):
             raise ValueError(
@@ -63,23 +71,66 @@ class AttentionMap:
             raise ValueError(
                 f"{self.kind}: ogni riga di pesi dev'essere una distribuzione, non negativa e di somma 1."
             )
+        if self.Q is not None or self.K is not None:
+            object.__setattr__(self, "Q", _array(self.Q))
+            object.__setattr__(self, "K", _array(self.K))
+            self._check_vectors()
 
-# %% ../../book/20_vedere.ipynb #c87b708e
+    def _check_vectors(self) -> None:
+        "Da query e chiavi devono venire i pesi."
+        N, h, T, S = self.weights.shape
+        d_k = self.Q.shape[-1] if self.Q.ndim else 0
+        if self.Q.shape != (N, h, T, d_k) or self.K.shape != (N, h, S, d_k):
+            wanted = f"({N}, {h}, {T}, d_k) e ({N}, {h}, {S}, d_k)"
+            raise ValueError(
+                f"{self.kind}: query e chiavi di forma {self.Q.shape} e {self.K.shape}, ne servono {wanted}."
+            )
+        scores = self.Q @ self.K.swapaxes(-1, -2) / np.sqrt(d_k)  # (N, h, T, S)
+        scores = np.where(self.weights > 0, scores, -np.inf)
+        e = np.exp(scores - scores.max(axis=-1, keepdims=True))
+        error = np.abs(e / e.sum(axis=-1, keepdims=True) - self.weights).max()
+        if not error < 0.01:
+            told = f"softmax(QKᵀ/√d_k) si scosta dai pesi fino a {error:.2f}"
+            raise ValueError(f"{self.kind}: {told}. Query e chiavi non sono quelle di questi pesi.")
+
+# %% ../../book/20_vedere.ipynb #733ead28
+@contextmanager
+def _recorded_vectors(model: Transformer) -> Iterator[list[tuple[torch.Tensor, torch.Tensor]]]:
+    "Query (B, h, T, d_k) e chiavi (B, h, S, d_k) di ogni attenzione, come `recorded_weights` i pesi."
+    found: list[tuple[torch.Tensor, torch.Tensor]] = []
+    ours = get_ident()
+
+    def record(look: MultiHeadAttention, args: tuple[Any, ...]) -> None:
+        if get_ident() == ours:  # un altro thread può usare lo stesso modello
+            x, (K, _), *_ = args
+            found.append((split_heads(look.W_q(x), look.h), K))
+
+    with ExitStack() as hooks:
+        for part in model.modules():
+            if isinstance(part, MultiHeadAttention):
+                hooks.callback(part.register_forward_pre_hook(record).remove)
+        yield found
+
+
 def attention_maps(
     model: Transformer,
     tokenizer: Tokenizer,
     src: Sequence[int],  # i pezzi letti, EOS compreso: (S,)
     tgt: Sequence[int],  # i pezzi scritti, EOS compreso: (T,)
+    vectors: bool = False,  # anche query e chiavi
 ) -> list[AttentionMap]:  # encoder, decoder, cross
     "I pesi di tutte le attenzioni mentre `model` legge `src` e scrive `tgt`."
     shifted, device = [BOS, *tgt[:-1]], next(model.parameters()).device
     batch = (torch.tensor([ids], device=device) for ids in (src, shifted))
-    weights = attention_weights(model, *batch)
+    with ExitStack() as stack:
+        qk = stack.enter_context(_recorded_vectors(model)) if vectors else []
+        weights = attention_weights(model, *batch)
+    N = len(weights.encoder)  # poi il decoder: le proprie, le incrociate
     read, written, known = (tokenizer.pieces(list(x)) for x in (src, tgt, shifted))
     return [
-        AttentionMap("encoder", torch.cat(weights.encoder), read, read),
-        AttentionMap("decoder", torch.cat(weights.decoder), written, known),
-        AttentionMap("cross", torch.cat(weights.cross), written, read),
+        AttentionMap("encoder", weights.encoder, read, read, *zip(*qk[:N], strict=True)),
+        AttentionMap("decoder", weights.decoder, written, known, *zip(*qk[N::2], strict=True)),
+        AttentionMap("cross", weights.cross, written, read, *zip(*qk[N + 1 :: 2], strict=True)),
     ]
 
 
@@ -88,6 +139,8 @@ def read_attention(
     tokenizer: Tokenizer,
     source: str,
     target: str | None = None,  # che cosa deve scrivere; None = ciò che scriverebbe
+    *,
+    vectors: bool = False,  # anche query e chiavi, per aprire un peso
 ) -> list[AttentionMap]:  # encoder, decoder, cross
     """I pesi di tutte le attenzioni mentre `model` legge `source` e scrive `target`.
 
@@ -106,15 +159,16 @@ def read_attention(
         tgt = [*found[0].ids, EOS]
     else:
         [tgt] = encode_sources(tokenizer, [target], limit, "traduzione")
-    return attention_maps(model, tokenizer, src, tgt)
+    return attention_maps(model, tokenizer, src, tgt, vectors)
 
-# %% ../../book/82_dietro_le_figure.ipynb #8768eab3
+# %% ../../book/82_dietro_le_figure.ipynb #6e1e2384
 import base64
 import hashlib
 import json
 import re
 import zlib
 from bisect import bisect_left
+from dataclasses import replace
 from difflib import SequenceMatcher
 from functools import cache
 from html import escape
@@ -152,7 +206,7 @@ def word_index(
         result.append(word)
     return result
 
-# %% ../../book/82_dietro_le_figure.ipynb #19119b84
+# %% ../../book/82_dietro_le_figure.ipynb #c91a2726
 _SHOWN = [*range(33, 127), *range(161, 173), *range(174, 256)]  # i byte che GPT-2 scrive come sono
 _BYTES = {chr(b): b for b in _SHOWN} | {
     chr(256 + n): b for n, b in enumerate(b for b in range(256) if b not in _SHOWN)
@@ -170,7 +224,7 @@ def open_words(pieces: Sequence[str]) -> list[str]:
 
 
 def _opened(m: AttentionMap) -> AttentionMap:
-    return AttentionMap(m.kind, m.weights, open_words(m.queries), open_words(m.keys))
+    return replace(m, queries=open_words(m.queries), keys=open_words(m.keys))
 
 # %% ../../book/82_dietro_le_figure.ipynb #c4fe83b8
 def merge_words(
@@ -182,7 +236,7 @@ def merge_words(
     R, C = (np.eye(max(words) + 1)[list(words)] for words in (rows, columns))  # (T, parole) e (S, parole)
     return (R / R.sum(axis=0)).T @ weights @ C
 
-# %% ../../book/82_dietro_le_figure.ipynb #7c69f81f
+# %% ../../book/82_dietro_le_figure.ipynb #a7354586
 def _labels(pieces: Sequence[str]) -> tuple[list[str], list[str]]:
     "Le etichette dei pezzi, con `·` davanti a chi continua una parola, e quelle delle parole."
     words = word_index(pieces)
@@ -199,7 +253,7 @@ def _labels(pieces: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def by_words(m: AttentionMap) -> AttentionMap:
-    "La stessa attenzione, con i pezzi riuniti in parole."
+    "La stessa attenzione, con i pezzi riuniti in parole; query e chiavi, che sono dei pezzi, non restano."
     weights = merge_words(m.weights, word_index(m.queries), word_index(m.keys))
     return AttentionMap(m.kind, weights, _labels(m.queries)[1], _labels(m.keys)[1])
 
@@ -214,7 +268,7 @@ def align_pieces(a: Sequence[str], b: Sequence[str]) -> list[tuple[int, int]]:
         for pair in zip(range(i, i_end), range(j, j_end), strict=True)
     ]
 
-# %% ../../book/82_dietro_le_figure.ipynb #a15356fd
+# %% ../../book/82_dietro_le_figure.ipynb #cf236a2f
 def quantize(
     weights: np.ndarray,  # righe che sommano a uno, (..., S)
     levels: int,  # gli scalini fra 0 e 1: un multiplo di 200
@@ -230,15 +284,30 @@ def dequantize(codes: np.ndarray, levels: int) -> np.ndarray:
     rest = (levels - floor.sum(axis=-1, keepdims=True)) / present.sum(
         axis=-1, keepdims=True
     )
-    return np.where(present, (floor + rest.clip(0, 0.999)) / levels, 0.0)
+    rest = rest.clip(1e-9, 0.999)  # chi non era zero non lo diventa
+    return np.where(present, (floor + rest) / levels, 0.0)
 
-# %% ../../book/82_dietro_le_figure.ipynb #07e6eee8
-def _pack(maps: Sequence[AttentionMap], levels: int) -> str:
-    codes = np.concatenate([quantize(m.weights, levels).ravel() for m in maps])
-    low, high = (codes & 255).astype(np.uint8), (codes >> 8).astype(np.uint8)  # prima tutti i byte bassi
+# %% ../../book/82_dietro_le_figure.ipynb #f110e0a6
+def _pack(codes: Sequence[np.ndarray]) -> str:
+    "Codici di due byte, compressi."
+    flat = np.concatenate([x.ravel() for x in codes])
+    low, high = (flat & 255).astype(np.uint8), (flat >> 8).astype(np.uint8)  # prima tutti i byte bassi
     return base64.b64encode(zlib.compress(low.tobytes() + high.tobytes())).decode()
 
-# %% ../../book/82_dietro_le_figure.ipynb #0ceb35e9
+# %% ../../book/82_dietro_le_figure.ipynb #1165589c
+def _vectors(maps: Sequence[AttentionMap], layer: int) -> list[dict[str, Any]]:
+    "Query e chiavi di uno strato, da 0, come le legge il visore; nessuna, se non tutte le mappe le portano."
+    found = []
+    for m in maps:
+        if m.Q is None:
+            return []
+        Q, K = m.Q[layer], m.K[layer]  # (h, T, d_k) e (h, S, d_k)
+        step = max(np.abs(Q).max(), np.abs(K).max()) / 10_000 or 1.0
+        codes = [np.rint(x / step).astype(int) + 32_768 for x in (Q, K)]
+        found.append({"d_k": Q.shape[-1], "step": step, "codes": _pack(codes)})
+    return found
+
+# %% ../../book/82_dietro_le_figure.ipynb #076b8097
 HEAD_COLORS = [
     "#1f77b4", "#d95f02", "#2a9134", "#d62728", "#9467bd",
     "#9c6355", "#d6519f", "#7f7f7f", "#8a8a12", "#0e8f9f",
@@ -255,7 +324,7 @@ def _axes(m: AttentionMap) -> dict[str, Any]:
 def view_data(sentences: Sequence[Sequence[AttentionMap]], levels: int) -> dict[str, Any]:
     "Le mappe come le legge il visore: forme, pezzi, e i pesi compressi di tutte."
     axes = [[_axes(m) for m in maps] for maps in sentences]
-    weights = _pack([m for maps in sentences for m in maps], levels)
+    weights = _pack([quantize(m.weights, levels) for maps in sentences for m in maps])
     return {"sentences": axes, "levels": levels, "weights": weights}
 
 
@@ -328,7 +397,7 @@ class PageFigure:
             file.write(f"{head}{self.html}{tail}".encode())
 
 
-# %% ../../book/82_dietro_le_figure.ipynb #bbe7e07f
+# %% ../../book/82_dietro_le_figure.ipynb #7bc4a9e8
 def _element(data: dict[str, Any], anchor: str | None) -> str:
     "La vista: senza un nome suo, nell'indirizzo la distingue ciò che contiene."
     name = hashlib.sha256(json.dumps(data, default=index).encode()).hexdigest()[:12]
@@ -349,6 +418,7 @@ def _fit(
     "La vista e il numero di scalini: i più fini con cui sta nel limite."
     pairs = [_pairs(a, b) for a, b in zip(*sentences, strict=True)] if len(sentences) == 2 else []
     fixed = {"names": names, "start": start, "colors": HEAD_COLORS, "pairs": pairs, "second": second}
+    fixed["vectors"] = _vectors([one[start["k"]] for one in sentences], start["l"])
 
     @cache
     def page(levels: int) -> str:
@@ -498,7 +568,7 @@ class View(PageFigure):
             {head: _panels(maps, self.names, words, layer, head) for head in heads}
         )
 
-# %% ../../book/82_dietro_le_figure.ipynb #543b0484
+# %% ../../book/82_dietro_le_figure.ipynb #31159b7a
 def _check_second(sentences: Sequence[Sequence[AttentionMap]], second: int | None) -> None:
     if second is None:
         return
@@ -525,9 +595,11 @@ def attention_view(
 ) -> View:
     """Il visore: teste in miniatura, quelle scelte in grande, i numeri di un pezzo, due frasi a confronto.
 
-    La risoluzione è la più fine con cui la vista sta in `LIMIT` byte; se nemmeno la più grossa
-    basta, la vista è più grande. Solleva `ValueError` se le due frasi hanno attenzioni diverse,
-    o se attenzione, strato, teste, riga o seconda frase non esistono.
+    Se le mappe portano query e chiavi, la pagina ha quelle dello strato che si apre, e di ogni
+    suo peso mostra il conto («Dentro un peso»). La risoluzione è la più fine con cui la vista sta
+    in `LIMIT` byte; se nemmeno la più grossa basta, la vista è più grande. Solleva `ValueError` se
+    le due frasi hanno attenzioni diverse, o se attenzione, strato, teste, riga o seconda frase non
+    esistono.
     """
     sentences = [[_opened(m) for m in one] for one in (maps, other) if one is not None]
     shapes = [[(m.kind, *m.weights.shape[:2]) for m in one] for one in sentences]

@@ -24,10 +24,10 @@ function toMap(kind, tables, queries, keys) {
   return withAxes({ kind, N, h, T, S, queries, keys }, weights);
 }
 
-// Di una testa: la sua fetta di una query, e delle chiavi che quella query ha guardato. (Nel decoder K, intanto, si è allungata.)
+// Di una testa: la sua fetta di una query, e delle chiavi. (Nel decoder K, intanto, si è allungata.)
 function headVectors({ weights, q, K }, h) { // → query (d_k,), chiavi (S, d_k)
   const d_k = q.length / weights.length, slice = (x) => x.subarray(h * d_k, (h + 1) * d_k);
-  return { q: slice(q), K: K.slice(0, weights[h].length).map(slice) };
+  return { q: slice(q), K: K.map(slice) };
 }
 
 // L'esito del modello vivo, dai passi che ha scritto fin qui.
@@ -47,42 +47,7 @@ function liveResult({ model, tokenizer }, text, ids, encoded, steps) {
 // Il passo in cui il modello ha esitato di più: quello in cui il primo candidato è meno probabile.
 const hesitation = ({ candidates }) => range(candidates.length).reduce((a, b) => (candidates[b][0][1] < candidates[a][0][1] ? b : a));
 
-// ---------------------------------------------------------------- dentro un peso: la query, le chiavi, gli addendi
-
-// Un vettore in quadretti: i numeri positivi in alto, i negativi in basso, coperti quanto valgono rispetto a `most`.
-function drawVector(x, most) {
-  const canvas = html("canvas", { width: x.length, height: 2, "aria-hidden": "true" }), pen = canvas.getContext("2d");
-  x.forEach((value, n) => {
-    pen.globalAlpha = tone(value / most);
-    pen.fillStyle = value < 0 ? LESS : MORE;
-    pen.fillRect(n, value < 0 ? 1 : 0, 1, 1);
-  });
-  return canvas;
-}
-const peak = (vectors) => vectors.reduce((most, x) => x.reduce((a, b) => Math.max(a, Math.abs(b)), most), 0);
-
-// Da dove viene ogni peso di una riga. `load` dice come avere il modello: le risposte pronte portano i pesi già fatti.
-function drawInside(v, load) {
-  const { kind, vectors } = mapOf(v), { l, heads: [h, ...others] } = opened(v), { over, focus, words } = v.state;
-  const at = [over, focus].find((one) => one && one.query !== null); // chi indica una colonna tiene la riga fissata
-  if (!vectors) return offerModel(load);
-  if (others.length || words || !at) return [html("p", {}, "Lascia in vista una testa sola, i pezzi divisi, e scegli un pezzo che guarda.")];
-  const [{ panel: { rows, columns, channels: [{ matrix }] } }] = v.drawings, weights = matrix[at.query];
-  const { q, K } = vectors(l, h, at.query), d_k = q.length, terms = K.map((k) => k.map((x, n) => (x * q[n]) / Math.sqrt(d_k)));
-  const chosen = over?.key ?? at.key, first = K[chosen] ? chosen : weights.indexOf(Math.max(...weights));
-  const order = range(d_k).sort((a, b) => terms[first][b] - terms[first][a]), [mostVector, mostTerm] = [peak([q, ...K]), peak(terms)];
-  const vector = (x, most) => drawVector(order.map((n) => x[n]), most);
-  const row = (title, ...tds) => html("tr", {}, html("th", { scope: "row" }, title), ...tds.map((one) => html("td", {}, one)));
-  const line = (k, j) => row(columns[j], vector(k, mostVector), vector(terms[j], mostTerm), signed(terms[j].reduce((a, b) => a + b, 0)), number(weights[j]));
-  const who = `${kind === "encoder" ? "" : "chi scrive "}«${rows[at.query]}»`; // nel decoder guarda chi ha letto fin lì
-  return [
-    html("p", {}, `Strato ${l + 1}, testa ${h + 1}: quanto ${who} guarda ogni pezzo. La sua query e la chiave di un pezzo hanno ${d_k} numeri: `,
-      `si moltiplicano posto per posto, si divide per √${d_k}, si somma; la softmax delle somme dà i pesi.`),
-    html("table", {}, html("tr", {}, html("td"), ...["query e chiavi", "addendi", "somma", "peso"].map((text) => html("th", { scope: "col" }, text))),
-      row("query", vector(q, mostVector), "", "", ""), ...K.map(line)),
-    html("p", { class: "nota" }, ...[[MORE, "positivi, in alto"], [LESS, "negativi, in basso"]].flatMap(([color, text]) => [html("span", { class: "canale", style: `--colore: ${color}` }, text), "; "]),
-      `più un quadretto è pieno, più il numero è lontano da zero, e gli addendi hanno una scala loro. I ${d_k} posti stanno in ogni riga nello stesso ordine, dall'addendo più grande di «${columns[first]}» al più piccolo.`)];
-}
+// ---------------------------------------------------------------- dentro un peso: le risposte pronte portano i pesi già fatti
 
 function offerModel({ text, note, busy, start }) {
   return [html("p", {}, "Questa risposta era già scritta nella pagina: porta i pesi, e non i vettori da cui vengono."), note,
@@ -143,7 +108,7 @@ class LiveBox {
     return { text, note: !here && this.metered, busy: this.loading.has(this.m), start: () => this.loadShown() };
   }
   get scene() {
-    const toggle = (name) => this.toggle(name), inside = (v) => drawInside(v, this.load);
+    const toggle = (name) => this.toggle(name), inside = (v) => (mapOf(v).vectors ? drawInside(v) : offerModel(this.load));
     return { sentences: [this.result.maps], names: [], pairs: [], colors: this.data.colors, levels: this.result.levels, off: this.off, toggle, inside };
   }
   known(text) { return this.ready[this.m].find((sentence) => same(sentence.text) === same(text)); }
