@@ -4,14 +4,16 @@
 
 # %% auto #0
 __all__ = ['State', 'Cell', 'ElmanCell', 'Recurrent', 'LSTMCell', 'GRUCell', 'RNNEncoder', 'Source', 'FixedContext', 'RNNDecoder',
-           'Seq2Seq', 'greedy', 'AdditiveScore', 'GeneralScore', 'Attention', 'GaussianWindow']
+           'Seq2Seq', 'greedy', 'AdditiveScore', 'GeneralScore', 'Attention', 'GaussianWindow', 'SharedEmbedding',
+           'TorchEncoder', 'TorchCell', 'torch_rnnsearch']
 
-# %% ../../book/23_ricorrenti.ipynb #665f5ae6
+# %% ../../book/23_ricorrenti.ipynb #c9bb5ade
 import math
 from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from ..common import BOS, EOS, PAD
 from ..knn import attend
@@ -348,3 +350,50 @@ class GaussianWindow(nn.Module):
             p = (mask.sum(dim=1)[:, None, None] - 1) * self.position(Q).sigmoid()
         j = torch.arange(mask.size(1), device=Q.device)  # (S,)
         return -((j - p) ** 2) / (2 * self.sigma**2)
+
+# %% ../../book/23_ricorrenti.ipynb #edc583fc
+class SharedEmbedding(nn.Embedding):
+    "Una matrice sola per le parole lette e scritte, come nel Transformer (che vi somma le posizioni)."
+
+    def __init__(self, vocab_size: int, d_model: int):
+        super().__init__(vocab_size, d_model)
+        nn.init.normal_(self.weight, std=d_model**-0.5)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        "Da indici (B, S) a (B, S, d_model): embedding × √d_model."
+        return super().forward(tokens) * math.sqrt(self.embedding_dim)
+
+
+class TorchEncoder(nn.Module):
+    "`RNNEncoder` nei due versi, con la GRU di PyTorch."
+
+    def __init__(self, embedding: SharedEmbedding, d: int):
+        super().__init__()
+        self.embedding = embedding
+        self.gru = nn.GRU(embedding.embedding_dim, d, batch_first=True, bidirectional=True)
+
+    def forward(self, src: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        "Come `RNNEncoder`; `mask` (B, S) è True sulle parole, che stanno tutte prima del riempitivo."
+        packed = pack_padded_sequence(self.embedding(src), mask.sum(1).cpu(), True, enforce_sorted=False)
+        states, last = self.gru(packed)
+        return pad_packed_sequence(states, batch_first=True)[0], torch.cat([*last], dim=-1)
+
+
+class TorchCell(nn.GRUCell):
+    "`GRUCell`, quella di PyTorch."
+
+    def forward(self, x: Tensor, state: State) -> State:  # type: ignore[override]
+        "Un passo."
+        return (super().forward(x, state[0]),)
+
+
+def torch_rnnsearch(vocab_size: int, d_model: int, d: int) -> Seq2Seq:
+    "RNNsearch con le GRU di PyTorch e una matrice sola per le parole: di partenza, d'arrivo, da scrivere."
+    context = Attention(AdditiveScore(d, 2 * d, d))
+    model = Seq2Seq(vocab_size, vocab_size, d_model, d, context, bidirectional=True)
+    words, write = SharedEmbedding(vocab_size, d_model), nn.Linear(d_model, vocab_size, bias=False)
+    write.weight = words.weight
+    model.encoder = TorchEncoder(words, d)  # type: ignore[assignment]
+    model.decoder.embedding, model.decoder.cell = words, TorchCell(d_model + 2 * d, d)  # type: ignore[assignment]
+    model.decoder.read = nn.Sequential(nn.Linear(3 * d, d_model), write)  # type: ignore[assignment]
+    return model
