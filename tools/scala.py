@@ -98,7 +98,7 @@ def run(d: int, n: int, seed: int, rate: float, data: tuple[int, ...], text: lis
 def scale(folder: Path, runs: Path) -> dict[str, Any]:
     "Le prove del learning rate, poi tutti i giri; ciò che in `runs` è già fatto non si rifà."
     text, files = read(folder)
-    runs = runs / hashlib.sha256(repr((OPTIONS, DATA, files)).encode()).hexdigest()[:16]
+    runs = runs / hashlib.sha256(repr((OPTIONS, SENTENCES, DATA, files)).encode()).hexdigest()[:16]
 
     def all_of(jobs: list[Any], what: str) -> list[dict[str, Any]]:
         paths = [runs / f"{'-'.join(map(str, job[:4]))}-{job[4][-1]}.json" for job in jobs]
