@@ -101,7 +101,7 @@ def test_measuring_changes_nothing_but_the_log(setting: Setting, tmp_path: Path)
     tokenizer, training, validation = setting
     short = replace(SHORT, max_steps=10)
     models = []
-    for name, more in (("senza", {}), ("con", {"measure": cli._bleu_on(validation, tokenizer, 7)})):
+    for name, more in (("senza", {}), ("con", {"measure": cli._bleu_on(validation, tokenizer, 7, tmp_path)})):
         torch.manual_seed(1)
         models.append(Transformer(Config(tokenizer.vocab_size, **SHAPE)))
         train(models[-1], tokenizer, training, validation, short, tmp_path / name, progress=False, **more)
@@ -115,10 +115,10 @@ def test_measuring_changes_nothing_but_the_log(setting: Setting, tmp_path: Path)
     assert [row["step"] for row in rows] == [5, 10] and rows[-1]["bleu"] == pytest.approx(expected)
 
 
-def test_the_bleu_of_a_validation_keeps_the_sentences_in_order() -> None:
+def test_the_bleu_of_a_validation_keeps_the_sentences_in_order(tmp_path: Path) -> None:
     mini, tokenizer = load_pretrained("mini")
     corpus = encode_pairs([Pair(e.en, e.it) for e in generate(50, held_out=True)], tokenizer, 64)
-    assert cli._bleu_on(corpus, tokenizer, 20)(mini)["bleu"] > 95
+    assert cli._bleu_on(corpus, tokenizer, 20, tmp_path)(mini)["bleu"] > 95
 
 
 def test_each_process_reads_its_share(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -351,7 +351,7 @@ class GaussianWindow(nn.Module):
         j = torch.arange(mask.size(1), device=Q.device)  # (S,)
         return -((j - p) ** 2) / (2 * self.sigma**2)
 
-# %% ../../book/23_ricorrenti.ipynb #edc583fc
+# %% ../../book/23_ricorrenti.ipynb #eae7fdcc
 class SharedEmbedding(nn.Embedding):
     "Una matrice sola per le parole lette e scritte, come nel Transformer (che vi somma le posizioni)."
 
@@ -394,6 +394,7 @@ def torch_rnnsearch(vocab_size: int, d_model: int, d: int) -> Seq2Seq:
     words, write = SharedEmbedding(vocab_size, d_model), nn.Linear(d_model, vocab_size, bias=False)
     write.weight = words.weight
     model.encoder = TorchEncoder(words, d)  # type: ignore[assignment]
-    model.decoder.embedding, model.decoder.cell = words, TorchCell(d_model + 2 * d, d)  # type: ignore[assignment]
+    model.decoder.embedding = words
+    model.decoder.cell = TorchCell(d_model + 2 * d, d)  # type: ignore[assignment]
     model.decoder.read = nn.Sequential(nn.Linear(3 * d, d_model), write)  # type: ignore[assignment]
     return model

@@ -1,6 +1,6 @@
 """Estensione Sphinx: la direttiva `{vivo} MODELLO` mette nella pagina un modello che traduce (`web.live_model`).
 
-Le opzioni `head` e `focus` dicono quale testa e quale pezzo guarda all'apertura.
+Le opzioni `head` (da 1) e `focus` (da 0) dicono quale testa e quale pezzo guarda all'apertura.
 Accanto alle pagine che ne contengono uno, comunque ci sia arrivato, scrive i pesi da caricare.
 """
 
