@@ -2,7 +2,6 @@
 
 import errno
 import os
-import shutil
 import signal
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -97,7 +96,7 @@ def plain_git(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
-    executable = os.environ.get("CHROMIUM") or shutil.which("chromium-headless-shell") or chromium()
+    executable = chromium("chromium-headless-shell")
     if executable is None:
         stop = pytest.fail if "GITHUB_ACTIONS" in os.environ else pytest.skip  # là Chrome c'è sempre
         stop("nessun Chromium su questa macchina: le pagine non sono state provate")

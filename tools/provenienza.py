@@ -46,9 +46,9 @@ def processor() -> str:
     return names[0].split(": ")[1] if names else platform.processor()
 
 
-def chromium() -> str | None:
-    "Il Chromium di `CHROMIUM`, o il primo che si trova; `None` se non c'è."
-    found = map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))
+def chromium(*first: str) -> str | None:
+    "Il Chromium di `CHROMIUM`, o il primo che si trova, a cominciare dai nomi dati; `None` se non c'è."
+    found = map(shutil.which, (*first, "chromium", "chromium-browser", "google-chrome"))
     return os.environ.get("CHROMIUM") or next(filter(None, found), None)
 
 

@@ -5,11 +5,10 @@
 # %% auto #0
 __all__ = ['Kind', 'AttentionMap', 'attention_maps', 'read_attention', 'HEAD_COLORS', 'LEVELS', 'LIMIT', 'ALIGNED', 'word_index', 'open_words', 'merge_words', 'by_words', 'align_pieces', 'quantize', 'dequantize', 'view_data', 'asset', 'style', 'page_element', 'check_page', 'PageFigure', 'View', 'attention_view', 'alignment']
 
-# %% ../../book/20_vedere.ipynb #ff4a2fb1
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+# %% ../../book/20_vedere.ipynb #321ec984
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from threading import get_ident
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -18,6 +17,7 @@ import torch
 from ..common import BOS, EOS, AnnotatedError
 from ..data import pad
 from ..decoding import beam_search, check_vocabulary, encode_sources
+from ..encoder import recorded
 from ..multihead import MultiHeadAttention, split_heads
 from ..tokenizer import Tokenizer
 from ..transformer import Transformer, attention_weights
@@ -93,23 +93,15 @@ class AttentionMap:
             told = f"softmax(QKᵀ/√d_k) si scosta dai pesi fino a {error:.2f}"
             raise ValueError(f"{self.kind}: {told}. Query e chiavi non sono quelle di questi pesi.")
 
-# %% ../../book/20_vedere.ipynb #733ead28
-@contextmanager
-def _recorded_vectors(model: Transformer) -> Iterator[list[tuple[torch.Tensor, torch.Tensor]]]:
-    "Query (B, h, T, d_k) e chiavi (B, h, S, d_k) di ogni attenzione, come `recorded_weights` i pesi."
-    found: list[tuple[torch.Tensor, torch.Tensor]] = []
-    ours = get_ident()
-
-    def record(look: MultiHeadAttention, args: tuple[Any, ...]) -> None:
-        if get_ident() == ours:  # un altro thread può usare lo stesso modello
-            x, (K, _), *_ = args
-            found.append((split_heads(look.W_q(x), look.h), K))
-
-    with ExitStack() as hooks:
-        for part in model.modules():
-            if isinstance(part, MultiHeadAttention):
-                hooks.callback(part.register_forward_pre_hook(record).remove)
-        yield found
+# %% ../../book/20_vedere.ipynb #9a1d7474
+def _query_and_keys(
+    look: MultiHeadAttention,
+    x: torch.Tensor,
+    keys_values: tuple[torch.Tensor, torch.Tensor],
+    mask: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    "Le query (B, h, T, d_k) e le chiavi (B, h, S, d_k) di un'attenzione."
+    return split_heads(look.W_q(x), look.h), keys_values[0]
 
 
 def attention_maps(
@@ -122,8 +114,9 @@ def attention_maps(
     "I pesi di tutte le attenzioni mentre `model` legge `src` e scrive `tgt`."
     shifted, device = [BOS, *tgt[:-1]], next(model.parameters()).device
     batch = (torch.tensor([ids], device=device) for ids in (src, shifted))
-    with ExitStack() as stack:
-        qk = stack.enter_context(_recorded_vectors(model)) if vectors else []
+    reading: AbstractContextManager[list[Any]]
+    reading = recorded(model, _query_and_keys) if vectors else nullcontext([])
+    with reading as qk:
         weights = attention_weights(model, *batch)
     N = len(weights.encoder)  # poi il decoder: le proprie, le incrociate
     read, written, known = (tokenizer.pieces(list(x)) for x in (src, tgt, shifted))
