@@ -14,7 +14,9 @@ import provenienza
 import pytest
 import retrotraduci
 import simmetriche
+import torch
 import vettori
+from torch import Tensor
 
 from annotated.cli import main
 from annotated.corpora import normalize
@@ -194,7 +196,7 @@ def test_vectors_are_of_the_published_weights() -> None:
 def test_no_seeds_and_no_steps_are_refused(
     wrong: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["simmetriche.py", *wrong])
+    monkeypatch.setattr(sys, "argv", ["simmetriche.py", "--data", ".", *wrong])
     with pytest.raises(SystemExit):
         simmetriche.main()
     assert f"{' '.join(wrong)}: " in capsys.readouterr().err
@@ -217,6 +219,10 @@ def test_symmetric_sentences_have_no_usual_place() -> None:
     bets = [places[e.clue][e.antecedent] - places[e.clue][1 - e.antecedent] for e in asked]
     right = sum((bet > 0) + (bet == 0) / 2 for bet in bets) / len(bets)
     assert abs(right - 0.5) < 0.03
+    common = {word for e in asked[:1000] for word in vettori.words(f"{e.clue} {' '.join(e.nouns)}")}
+    few = simmetriche.some(50, seed=1, among=common)
+    assert all(common.issuperset(vettori.words(f"{e.clue} {' '.join(e.nouns)}")) for e in few)
+    assert all(e.en.lower().index(f" {e.nouns[0]}") < e.en.lower().index(f" {e.nouns[1]}") for e in few)
     aside = simmetriche.some(300, seed=1, held_clues=True)
     assert len({e.clue for e in aside}) > 50 and not {e.clue for e in aside} & {e.clue for e in read}
     endings = [{e.it.split()[-1][:-2] for e in some} for some in (aside, read)]  # l'aggettivo italiano, senza genere
@@ -225,6 +231,24 @@ def test_symmetric_sentences_have_no_usual_place() -> None:
     assert not any(clue == e.clue and {noun.lower() for noun in pair} <= {*e.en.lower().split()}
                    for e in read for pair, clue in tested)  # fmt: skip
     assert all(e.it != e.wrong and len(e.it.split()) == len(e.wrong.split()) for e in read)
+
+
+def test_counted_vectors_learn_who_an_unread_clue_is_said_of() -> None:
+    "Un mondo in cui ogni parola ha per vettore il proprio gruppo: la sonda risponde a indizi che non ha letto."
+    sets: simmetriche.Sets = {"nuovi": simmetriche.some(200, seed=1, held_pairs=True, held_clues=True)}
+    groups: dict[str, Tensor] = defaultdict(lambda: torch.zeros(len(simmetriche.GROUPS)))
+    for kind, some in simmetriche.clues().items():
+        entries = [adjective.en for adjective, _ in some]
+        entries += [noun.en for nouns in simmetriche.NOUNS[kind].values() for noun in nouns]
+        for word in {word for text in entries for word in vettori.words(text)}:
+            groups[word][simmetriche.GROUP[kind]] += 1
+    table = torch.nn.functional.normalize(torch.stack([torch.zeros(len(simmetriche.GROUPS)), *groups.values()]))
+    number = {word: i for i, word in enumerate(groups, 1)}
+    assert simmetriche.counting(number, table, sets, 1)["nuovi"]["giuste"][0] > 0.9
+    blind = torch.randn(table.shape, generator=torch.Generator().manual_seed(0))
+    assert abs(simmetriche.counting(number, blind, sets, 1)["nuovi"]["giuste"][0] - 0.5) < 0.15
+    del number[next(w for w in number if w in vettori.words(sets["nuovi"][0].clue))]
+    assert simmetriche.counting(number, table, sets, 1)["nuovi"]["frasi"] < 200
 
 
 def test_the_last_snapshot_of_base_is_of_the_published_weights() -> None:

@@ -1,19 +1,22 @@
 """Frasi con «it» senza posto solito: bastano a capire chi può essere affamato? (capitolo 19)
 
-    python tools/simmetriche.py
+    python tools/simmetriche.py --data CARTELLA
 
 Continua `small-en-it` su sole frasi in cui lo stesso indizio parla ora del primo ora del secondo nome, e decide
 soltanto di che tipo di cosa si dice. La perdita guarda soprattutto il pezzo che la traduzione giusta e quella sbagliata
 hanno diverso. Di tanto in tanto misura l'accordo: su frasi simmetriche con coppie di nomi mai viste, su altre in cui
-anche l'indizio è stato tenuto da parte, e sulle coppie scritte a mano.
+anche l'indizio è stato tenuto da parte, su altre ancora, così, ma di parole che `train.tsv` ha spesso, e sulle coppie
+scritte a mano. Alle stesse domande risponde, senza reti, chi conta: i vettori di `tools/vettori.py`, e una sonda
+bilineare addestrata sulle stesse frasi.
 """
 
 import argparse
 import random
-from collections import defaultdict
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -21,17 +24,20 @@ import torch.nn.functional as F
 from provenienza import ROOT, origin, sha256, told_errors, weights_sha256, write_json
 from torch import Tensor
 from tqdm import tqdm
+from vettori import counted_words, margins, trained, words
 
 from annotated import Tokenizer, Transformer, load_pretrained
 from annotated.common import BOS, EOS, PAD
-from annotated.data import pad
-from annotated.study.coreference import agreement, read_probes
+from annotated.data import pad, read_pairs
+from annotated.study.coreference import Probe, agreement, read_probes
 from annotated.study.pronouns import ADJECTIVES, NOUNS, Adjective, _forms, is_held_out
 
 MODEL = ROOT / "models" / "small-en-it"
 LEXICON = ROOT / "annotated" / "study" / "pronouns_adjectives.tsv"
 OUT = ROOT / "book" / "dati" / "simmetriche.json"
 SENTENCES, HELD_CLUES = 100, 8  # frasi sorteggiate per ogni passo; un aggettivo su HELD_CLUES sta da parte
+OFTEN = 100  # volte in `train.tsv`: da qui una parola inglese è frequente
+READ, DECAY = 30_000, 0.01  # frasi della sonda; con meno decadimento, su indizi tolti da quelli letti, non cambia nulla
 MOST = 4  # un indizio che si dice di più gruppi, dei dodici, non distingue abbastanza
 B, RATE, WARMUP, COOLDOWN, OTHER = 64, 5e-4, 200, 0.3, 0.1  # OTHER: il peso dei pezzi che non decidono
 
@@ -79,6 +85,7 @@ class Example(NamedTuple):
     wrong: str  # con l'altro accordo
     clue: str
     antecedent: int  # di quale dei due nomi si parla, 0 o 1
+    nouns: tuple[str, str]  # i due nomi inglesi, nell'ordine della frase
 
 
 def clues() -> dict[str, list[tuple[Adjective, set[int]]]]:
@@ -107,8 +114,13 @@ def divided() -> tuple[set[str], set[str]]:
     return {en for en, _ in known} - {en for en, it in known if it in aside}, aside
 
 
-def sentences(seed: int, held_pairs: bool = False, held_clues: bool = False) -> Iterator[Example]:
-    "Frasi sorteggiate, senza fine. Da parte stanno le coppie di nomi di `is_held_out`, e gli indizi di `divided`."
+def sentences(
+    seed: int, held_pairs: bool = False, held_clues: bool = False, among: set[str] | None = None
+) -> Iterator[Example]:
+    """Frasi sorteggiate, senza fine. Da parte stanno le coppie di nomi di `is_held_out`, e gli indizi di `divided`.
+
+    Con `among` i nomi e l'indizio sono fatti di quelle sole parole.
+    """
     rng, by_kind, (read, aside) = random.Random(seed), clues(), divided()
     tested = {(frozenset(noun.en for noun in probe.nouns), probe.clue) for probe in read_probes()}
     while True:
@@ -122,6 +134,8 @@ def sentences(seed: int, held_pairs: bool = False, held_clues: bool = False) -> 
         clue = rng.choice(fit)
         if (frozenset((mine.en, rival.en)), clue.en) in tested:
             continue
+        if among is not None and not among.issuperset(words(f"{clue.en} {mine.en} {rival.en}")):
+            continue
         order = rng.sample((mine, rival), 2)
         nouns = [_forms(noun) for noun in order]
         (en, it), (en_tail, it_tail) = rng.choice(MAINS), rng.choice(TAILS)
@@ -129,17 +143,32 @@ def sentences(seed: int, held_pairs: bool = False, held_clues: bool = False) -> 
         starts = [text.format(*nouns) for text in (en, it)]
         english, italian = (start[0].upper() + start[1:] for start in starts)
         translations = (italian + it_tail.format(x) for x in (right, wrong))
-        yield Example(english + en_tail.format(clue.en), *translations, clue.en, order.index(mine))
+        names = (order[0].en, order[1].en)
+        yield Example(english + en_tail.format(clue.en), *translations, clue.en, order.index(mine), names)
 
 
-def some(n: int, seed: int, **held: bool) -> list[Example]:
-    "Le prime `n` frasi diverse."
+def some(n: int, seed: int, **which: Any) -> list[Example]:
+    "Le prime `n` frasi diverse di `sentences`."
     found: dict[str, Example] = {}
-    for example in sentences(seed, **held):
+    for example in sentences(seed, **which):
         found.setdefault(example.en, example)
         if len(found) == n:
             return list(found.values())
     raise AssertionError
+
+
+Sets = dict[str, Sequence[Example] | Sequence[Probe]]
+
+
+def asked(common: set[str]) -> Sets:
+    "Le frasi su cui si misura."
+    new = {"held_pairs": True, "held_clues": True}
+    return {
+        "coppie nuove": some(600, seed=99, held_pairs=True),
+        "indizi nuovi": some(600, seed=99, **new),
+        "indizi nuovi e frequenti": some(600, seed=99, **new, among=common),
+        "scritte a mano": read_probes(),
+    }
 
 
 def share(margins: Tensor) -> float:
@@ -156,7 +185,7 @@ def loss(model: Transformer, src: Tensor, tgt_in: Tensor, tgt_out: Tensor, at: T
     return deciding + OTHER * rest
 
 
-def learn(seed: int, steps: int) -> dict[str, Any]:
+def learn(seed: int, steps: int, sets: Sets) -> dict[str, Any]:
     "Un addestramento, e le sue misure."
     torch.set_num_threads(1)
     torch.manual_seed(seed)
@@ -172,7 +201,7 @@ def learn(seed: int, steps: int) -> dict[str, Any]:
     batches = [order[i : i + B] for i in range(0, len(order), B)]
     rng.shuffle(batches)
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, betas=(0.9, 0.98), weight_decay=0.0)
-    rows = [measured(model, tokenizer, 0)]
+    rows = [measured(model, tokenizer, 0, sets)]
     for step, chosen in enumerate(tqdm(batches[:steps], desc=f"seme {seed}", position=seed, unit="passo"), 1):
         model.train()
         for group in optimizer.param_groups:
@@ -186,36 +215,65 @@ def learn(seed: int, steps: int) -> dict[str, Any]:
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         if step % max(1, steps // 6) == 0:
-            rows.append(measured(model, tokenizer, step))
+            rows.append(measured(model, tokenizer, step, sets))
             tqdm.write(f"seme {seed}: {rows[-1]}")
     margins = agreement(model, tokenizer, read_probes())
     return {"seme": seed, "misure": rows, "margini": [round(x, 3) for x in margins.tolist()]}
 
 
-def measured(model: Transformer, tokenizer: Tokenizer, step: int) -> dict[str, float]:
-    new_pairs = some(600, seed=99, held_pairs=True)
-    new_clues = some(600, seed=99, held_pairs=True, held_clues=True)
-    sets = {"coppie nuove": new_pairs, "indizi nuovi": new_clues, "scritte a mano": read_probes()}
+def measured(model: Transformer, tokenizer: Tokenizer, step: int, sets: Sets) -> dict[str, float]:
     return {"passo": step, **{name: share(agreement(model, tokenizer, one)) for name, one in sets.items()}}
+
+
+def embedded(
+    examples: Sequence[Example] | Sequence[Probe], number: dict[str, int], table: Tensor
+) -> tuple[Tensor, Tensor]:
+    "Di ogni frase i vettori di indizio, nome giusto e altro nome, (n, 3, d), e se ci sono tutti e tre, (n,)."
+    rows = torch.zeros(len(examples), 3, table.size(1))
+    for row, e in zip(rows, examples, strict=True):
+        nouns = [noun if isinstance(noun, str) else noun.en for noun in e.nouns]
+        for place, text in enumerate((e.clue, nouns[e.antecedent], nouns[1 - e.antecedent])):
+            row[place] = table[[number[word] for word in words(text) if word in number]].sum(dim=0)
+    return F.normalize(rows, dim=-1), rows.any(dim=-1).all(dim=-1)
+
+
+def counting(number: dict[str, int], table: Tensor, sets: Sets, seeds: int) -> dict[str, Any]:
+    "La sonda sui vettori contati: di ogni insieme quante frasi hanno le tre parole, e le giuste fra quelle, per seme."
+    rows_of = {name: embedded(some, number, table) for name, some in sets.items()}
+    found: dict[str, Any] = {name: {"frasi": int(there.sum()), "giuste": []} for name, (_, there) in rows_of.items()}
+    for seed in range(seeds):
+        rows, there = embedded(some(READ, seed), number, table)
+        rows, middle = rows[there], rows[there].flatten(0, 1).mean(dim=0)
+        maps = trained(rows - middle, seed, DECAY)
+        for name, (asked_rows, known) in rows_of.items():
+            found[name]["giuste"].append(share(margins(asked_rows[known] - middle, maps)))
+    return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=3000)
     args = parser.parse_args()
     for name in ("seeds", "steps"):
         if getattr(args, name) < 1:
             parser.error(f"--{name} {getattr(args, name)}: serve un intero positivo")
+    split = [words(pair.source) for pair in read_pairs(args.data / "train.tsv")]
+    times = Counter(word for sentence in split for word in sentence)
+    sets = asked({word for word, n in times.items() if n >= OFTEN})
+    counted = counting(*counted_words(split, times), sets, args.seeds)
     with ProcessPoolExecutor(args.seeds) as pool:
-        runs = list(pool.map(partial(learn, steps=args.steps), range(args.seeds)))
+        runs = list(pool.map(partial(learn, steps=args.steps, sets=sets), range(args.seeds)))
     model, tokenizer = load_pretrained(MODEL)
     before = [round(x, 3) for x in agreement(model, tokenizer, read_probes()).tolist()]
     examples = [list(e[:3]) for e in some(6, 99, held_pairs=True)]
-    command = f"python tools/simmetriche.py --seeds {args.seeds} --steps {args.steps}"
-    facts = origin(command, pesi=weights_sha256(MODEL), aggettivi=sha256(LEXICON))
+    command = f"python tools/simmetriche.py --data CARTELLA --seeds {args.seeds} --steps {args.steps}"
+    hashes = {"pesi": weights_sha256(MODEL), "aggettivi": sha256(LEXICON)}
+    facts = origin(command, **hashes, **{"train.tsv": sha256(args.data / "train.tsv")})
     found = {"frasi per passo": B, "prima": before, "corse": runs, "esempi": examples, "indizi": sorted(divided()[0])}
-    write_json(OUT, {"provenienza": facts, **found})
+    tested = {name: sorted({e.clue for e in some}) for name, some in sets.items()}
+    write_json(OUT, {"provenienza": facts, **found, "contati": counted, "indizi chiesti": tested})
 
 
 if __name__ == "__main__":

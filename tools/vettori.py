@@ -61,6 +61,12 @@ def vectors(counts: Tensor) -> Tensor:  # (n, SIZE), righe di norma 1
     return torch.nn.functional.normalize(U * S.sqrt())
 
 
+def counted_words(split: list[list[str]], times: Counter[str]) -> tuple[dict[str, int], Tensor]:
+    "Le `WORDS` parole più frequenti, quelle viste almeno cinque volte, numerate da 1, e la tabella dei loro vettori."
+    number = {word: i for i, (word, n) in enumerate(times.most_common(WORDS), 1) if n >= 5}
+    return number, vectors(neighbours([[number.get(word, 0) for word in line] for line in split], len(number) + 1))
+
+
 def margin(probe: Probe, table: Tensor, units: dict[str, list[int]]) -> float | None:
     "Coseno fra indizio e nome giusto, meno quello con l'altro nome; `None` se una parola non c'è."
     ids = [units[text] for text in (probe.clue, *(noun.en for noun in probe.nouns))]
@@ -96,13 +102,28 @@ def margins(rows: Tensor, maps: list[Tensor]) -> Tensor:  # (n, 3, d), due (d, R
     return (adjective @ maps[0] * ((one - other) @ maps[1])).sum(dim=1)
 
 
+def trained(rows: Tensor, seed: int, decay: float = DECAY) -> list[Tensor]:  # (n, 3, d) → le due matrici, (d, RANK)
+    "La sonda bilineare: ogni aggettivo deve stare meglio al primo nome che al secondo."
+    torch.manual_seed(seed)
+    size = rows.size(-1)
+    maps = [torch.randn(size, RANK).mul(2 * size**-0.5).requires_grad_() for _ in range(2)]
+    optimizer = torch.optim.Adam(maps, lr=0.01)
+    for _ in range(STEPS):
+        loss = torch.nn.functional.softplus(-margins(rows[torch.randint(len(rows), (512,))], maps)).mean()
+        loss = loss + decay / RANK * sum(m.square().sum() for m in maps)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return maps
+
+
 def readable(pairs: dict[tuple[str, str], float], vector: dict[str, Tensor]) -> list[float]:
     "Le risposte giuste su ogni quinto degli aggettivi, con la sonda addestrata sugli altri quattro."
     adjectives, shares = sorted({a for a, _ in pairs}), []
     number = {word: i for i, word in enumerate(vector)}
     table = torch.stack(list(vector.values()))
     table = table - table.mean(dim=0)
-    table, size = table / table.norm(dim=1).mean(), table.shape[1]
+    table = table / table.norm(dim=1).mean()
     for fold in tqdm(range(FOLDS), desc="quinti"):
         rng = random.Random(fold)
         held = set(rng.sample(adjectives, len(adjectives) // FOLDS))
@@ -110,16 +131,7 @@ def readable(pairs: dict[tuple[str, str], float], vector: dict[str, Tensor]) -> 
             table[torch.tensor([[number[word] for word in row] for row in drawn(pairs, kept, rng, n)])]
             for kept, n in ((set(adjectives) - held, 30_000), (held, 3_000))
         )
-        torch.manual_seed(fold)
-        maps = [torch.randn(size, RANK).mul(2 * size**-0.5).requires_grad_() for _ in range(2)]
-        optimizer = torch.optim.Adam(maps, lr=0.01)
-        for _ in range(STEPS):
-            loss = torch.nn.functional.softplus(-margins(train[torch.randint(len(train), (512,))], maps)).mean()
-            loss = loss + DECAY / RANK * sum(m.square().sum() for m in maps)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-        shares.append(round((margins(test, maps) > 0).float().mean().item(), 4))
+        shares.append(round((margins(test, trained(train, fold)) > 0).float().mean().item(), 4))
     return shares
 
 
@@ -166,8 +178,7 @@ def main() -> None:
 
     split = [words(sentence) for sentence in sentences]
     times = Counter(word for sentence in split for word in sentence)
-    number = {word: i for i, (word, n) in enumerate(times.most_common(WORDS), 1) if n >= 5}
-    table = vectors(neighbours([[number.get(word, 0) for word in sentence] for sentence in split], len(number) + 1))
+    number, table = counted_words(split, times)
     by_word = {text: [number[word] for word in words(text) if word in number] for text in wanted}
     whole = [margin(probe, table, by_word) for probe in probes]
 
