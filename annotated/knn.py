@@ -29,14 +29,19 @@ def attend(
     weights = scores.softmax(dim=-1)  # (..., T, S)
     return weights @ V, weights
 
-# %% ../book/01_knn.ipynb #d99c1dc3
+# %% ../book/01_knn.ipynb #bf055274
 def knn(
     Q: Tensor,  # le query, (T, d)
     K: Tensor,  # gli input noti, (S, d)
     V: Tensor,  # i loro output, (S, d_v)
     k: int,  # quanti vicini, da 1 a S
 ) -> tuple[Tensor, Tensor]:  # predizioni (T, d_v) e pesi (T, S): 1/k ai vicini, o 0
-    """Regressione k-NN come attenzione: score 0 ai `k` vicini, -inf agli altri."""
+    """Regressione k-NN come attenzione: score 0 ai `k` vicini, -inf agli altri.
+
+    `ValueError` se `k` non sta fra 1 e S.
+    """
+    if not 1 <= k <= len(K):
+        raise ValueError(f"k = {k}: serve un numero di vicini fra 1 e {len(K)}.")
     distances = squared_distances(Q, K)  # (T, S)
     neighbours = distances.topk(k, dim=-1, largest=False).indices  # (T, k)
     scores = torch.full_like(distances, float("-inf")).scatter(-1, neighbours, 0.0)

@@ -33,6 +33,7 @@ from annotated.common import BOS, EOS, PAD, UNK, atomic_write, one_line
 from annotated.data import LINE_LIMIT, Pair, encode_pairs, read_lines, read_pairs
 from annotated.decoding import piece_scores
 from annotated.engine import autocast
+from annotated.knn import knn
 from annotated.positional import sinusoids
 from annotated.study.coreference import microlingua_probes, noun_masses
 from annotated.study.flow import linear_probe
@@ -600,6 +601,8 @@ def test_values_that_would_mean_something_else(copy: Path) -> None:
         (IndexError, "non una maschera", lambda: corpus.batch(np.array([False, False, True]))),
         (IndexError, "almeno una coppia", lambda: corpus.batch(np.array([], dtype=int))),
         (ValueError, "serve un numero pari", lambda: sinusoids(4, 5)),
+        (ValueError, "k = 0: serve un numero di vicini fra 1 e 2", lambda: knn(*torch.ones(3, 2, 1), k=0)),
+        (ValueError, "k = 3: serve un numero di vicini fra 1 e 2", lambda: knn(*torch.ones(3, 2, 1), k=3)),
         (AnnotatedError, "compiled = 'no'", lambda: TrainingConfig(compiled="no")),  # type: ignore[arg-type]
         (AnnotatedError, "scegli fra fp32", lambda: autocast(torch.device("cpu"), "bfloat16")),
         (AnnotatedError, "da «indizzio» non si può", lambda: noun_masses(model, tokenizer, probes, "indizzio")),

@@ -151,7 +151,7 @@ def history(logs: list[Path]) -> list[dict[str, Any]]:
 
 
 def measures(
-    args: argparse.Namespace, model: Transformer, tokenizer: Tokenizer, log: list[dict[str, Any]]
+    args: argparse.Namespace, model: Transformer, tokenizer: Tokenizer, log: list[dict[str, Any]], seed: int
 ) -> dict[str, Any]:
     "Ciò che si sa dell'addestramento, e i punteggi di `model` su ogni insieme che c'è."
     return {
@@ -160,7 +160,7 @@ def measures(
         "hardware": args.hardware or this_machine(args.device),
         "date": str(date.today()),
         "commit": commit(),
-        "seed": json.loads((args.run / "options.json").read_text("utf-8"))["seed"],
+        "seed": seed,
         "steps": log[-1]["step"],
         "minutes": round(max(row.get("seconds", 0) for row in log) / 60),
         "parameters": sum(p.numel() for p in model.parameters()),
@@ -175,13 +175,14 @@ def measures(
 def main() -> None:
     args = arguments()
     log = history([*args.before, args.run / "log.jsonl"])  # prima: se manca qualcosa, si sa senza aspettare
+    seed = json.loads((args.run / "options.json").read_text("utf-8"))["seed"]
     model, tokenizer = load_pretrained(str(args.run), args.device)
     published, best, means = best_average(args, model, tokenizer)
     out = MODELS / args.name
     with tempfile.TemporaryDirectory(dir=MODELS.parent) as folder:
         publish_model(folder, published, tokenizer)
         model, _ = load_pretrained(folder, args.device)
-        metrics = measures(args, model, tokenizer, log)
+        metrics = measures(args, model, tokenizer, log, seed)
         best |= metrics["scores"][0]
         metrics |= {"valid_loss": best["valid_loss"], "checkpoints": best["checkpoints"], "averages": means}
         for name, text in (
