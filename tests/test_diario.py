@@ -235,7 +235,7 @@ def test_symmetric_sentences_have_no_usual_place() -> None:
 
 def test_counted_vectors_learn_who_an_unread_clue_is_said_of() -> None:
     "Un mondo in cui ogni parola ha per vettore il proprio gruppo: la sonda risponde a indizi che non ha letto."
-    sets: simmetriche.Sets = {"nuovi": simmetriche.some(200, seed=1, held_pairs=True, held_clues=True)}
+    sets: simmetriche.Sets = {simmetriche.COMMON: simmetriche.some(200, seed=1, held_pairs=True, held_clues=True)}
     groups: dict[str, Tensor] = defaultdict(lambda: torch.zeros(len(simmetriche.GROUPS)))
     for kind, some in simmetriche.clues().items():
         entries = [adjective.en for adjective, _ in some]
@@ -244,11 +244,11 @@ def test_counted_vectors_learn_who_an_unread_clue_is_said_of() -> None:
             groups[word][simmetriche.GROUP[kind]] += 1
     table = torch.nn.functional.normalize(torch.stack([torch.zeros(len(simmetriche.GROUPS)), *groups.values()]))
     number = {word: i for i, word in enumerate(groups, 1)}
-    assert simmetriche.counting(number, table, sets, 1)["nuovi"]["giuste"][0] > 0.9
+    assert simmetriche.counting(number, table, sets, 1)[simmetriche.COMMON]["giuste"][0] > 0.9
     blind = torch.randn(table.shape, generator=torch.Generator().manual_seed(0))
-    assert abs(simmetriche.counting(number, blind, sets, 1)["nuovi"]["giuste"][0] - 0.5) < 0.15
-    del number[next(w for w in number if w in vettori.words(sets["nuovi"][0].clue))]
-    assert simmetriche.counting(number, table, sets, 1)["nuovi"]["frasi"] < 200
+    assert abs(simmetriche.counting(number, blind, sets, 1)[simmetriche.COMMON]["giuste"][0] - 0.5) < 0.15
+    del number[next(w for w in number if w in vettori.words(sets[simmetriche.COMMON][0].clue))]
+    assert simmetriche.counting(number, table, sets, 1)[simmetriche.COMMON]["frasi"] < 200
 
 
 def test_the_last_snapshot_of_base_is_of_the_published_weights() -> None:

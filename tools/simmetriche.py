@@ -158,6 +158,7 @@ def some(n: int, seed: int, **which: Any) -> list[Example]:
 
 
 Sets = dict[str, Sequence[Example] | Sequence[Probe]]
+COMMON = "indizi nuovi e frequenti"
 
 
 def asked(common: set[str]) -> Sets:
@@ -166,9 +167,17 @@ def asked(common: set[str]) -> Sets:
     return {
         "coppie nuove": some(600, seed=99, held_pairs=True),
         "indizi nuovi": some(600, seed=99, **new),
-        "indizi nuovi e frequenti": some(600, seed=99, **new, among=common),
+        COMMON: some(600, seed=99, **new, among=common),
         "scritte a mano": read_probes(),
     }
+
+
+def by_clue(examples: Sequence[Example], margins: Tensor) -> dict[str, float]:
+    "Di ogni indizio la quota di risposte giuste."
+    right = defaultdict(list)
+    for example, good in zip(examples, (margins > 0).tolist(), strict=True):
+        right[example.clue].append(good)
+    return {clue: round(sum(goods) / len(goods), 4) for clue, goods in sorted(right.items())}
 
 
 def share(margins: Tensor) -> float:
@@ -218,7 +227,8 @@ def learn(seed: int, steps: int, sets: Sets) -> dict[str, Any]:
             rows.append(measured(model, tokenizer, step, sets))
             tqdm.write(f"seme {seed}: {rows[-1]}")
     margins = agreement(model, tokenizer, read_probes())
-    return {"seme": seed, "misure": rows, "margini": [round(x, 3) for x in margins.tolist()]}
+    per_clue = by_clue(sets[COMMON], agreement(model, tokenizer, sets[COMMON]))
+    return {"seme": seed, "misure": rows, "margini": [round(x, 3) for x in margins.tolist()], "per indizio": per_clue}
 
 
 def measured(model: Transformer, tokenizer: Tokenizer, step: int, sets: Sets) -> dict[str, float]:
@@ -247,6 +257,9 @@ def counting(number: dict[str, int], table: Tensor, sets: Sets, seeds: int) -> d
         maps = trained(rows - middle, seed, DECAY)
         for name, (asked_rows, known) in rows_of.items():
             found[name]["giuste"].append(share(margins(asked_rows[known] - middle, maps)))
+        found[COMMON].setdefault("per indizio", []).append(
+            by_clue(sets[COMMON], margins(rows_of[COMMON][0] - middle, maps))
+        )
     return found
 
 
@@ -272,8 +285,8 @@ def main() -> None:
     hashes = {"pesi": weights_sha256(MODEL), "aggettivi": sha256(LEXICON)}
     facts = origin(command, **hashes, **{"train.tsv": sha256(args.data / "train.tsv")})
     found = {"frasi per passo": B, "prima": before, "corse": runs, "esempi": examples, "indizi": sorted(divided()[0])}
-    tested = {name: sorted({e.clue for e in some}) for name, some in sets.items()}
-    write_json(OUT, {"provenienza": facts, **found, "contati": counted, "indizi chiesti": tested})
+    tested = len({e.clue for e in sets["indizi nuovi"]})
+    write_json(OUT, {"provenienza": facts, **found, "contati": counted, "quanti indizi nuovi": tested})
 
 
 if __name__ == "__main__":
