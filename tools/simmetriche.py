@@ -280,13 +280,23 @@ def main() -> None:
         runs = list(pool.map(partial(learn, steps=args.steps, sets=sets), range(args.seeds)))
     model, tokenizer = load_pretrained(MODEL)
     before = [round(x, 3) for x in agreement(model, tokenizer, read_probes()).tolist()]
+    clues_before = by_clue(sets[COMMON], agreement(model, tokenizer, sets[COMMON]))
     examples = [list(e[:3]) for e in some(6, 99, held_pairs=True)]
     command = f"python tools/simmetriche.py --data CARTELLA --seeds {args.seeds} --steps {args.steps}"
     hashes = {"pesi": weights_sha256(MODEL), "aggettivi": sha256(LEXICON)}
     facts = origin(command, **hashes, **{"train.tsv": sha256(args.data / "train.tsv")})
     found = {"frasi per passo": B, "prima": before, "corse": runs, "esempi": examples, "indizi": sorted(divided()[0])}
     tested = len({e.clue for e in sets["indizi nuovi"]})
-    write_json(OUT, {"provenienza": facts, **found, "contati": counted, "quanti indizi nuovi": tested})
+    write_json(
+        OUT,
+        {
+            "provenienza": facts,
+            **found,
+            "contati": counted,
+            "quanti indizi nuovi": tested,
+            "prima, per indizio": clues_before,
+        },
+    )
 
 
 if __name__ == "__main__":
