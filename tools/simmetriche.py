@@ -286,17 +286,9 @@ def main() -> None:
     hashes = {"pesi": weights_sha256(MODEL), "aggettivi": sha256(LEXICON)}
     facts = origin(command, **hashes, **{"train.tsv": sha256(args.data / "train.tsv")})
     found = {"frasi per passo": B, "prima": before, "corse": runs, "esempi": examples, "indizi": sorted(divided()[0])}
-    tested = len({e.clue for e in sets["indizi nuovi"]})
-    write_json(
-        OUT,
-        {
-            "provenienza": facts,
-            **found,
-            "contati": counted,
-            "quanti indizi nuovi": tested,
-            "prima, per indizio": clues_before,
-        },
-    )
+    found |= {"contati": counted, "prima, per indizio": clues_before}
+    found["quanti indizi nuovi"] = len({e.clue for e in sets["indizi nuovi"]})
+    write_json(OUT, {"provenienza": facts, **found})
 
 
 if __name__ == "__main__":
