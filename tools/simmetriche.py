@@ -12,7 +12,7 @@ bilineare addestrata sulle stesse frasi.
 
 import argparse
 import random
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
@@ -272,10 +272,9 @@ def main() -> None:
     for name in ("seeds", "steps"):
         if getattr(args, name) < 1:
             parser.error(f"--{name} {getattr(args, name)}: serve un intero positivo")
-    split = [words(pair.source) for pair in read_pairs(args.data / "train.tsv")]
-    times = Counter(word for sentence in split for word in sentence)
+    times, number, table = counted_words([words(pair.source) for pair in read_pairs(args.data / "train.tsv")])
     sets = asked({word for word, n in times.items() if n >= OFTEN})
-    counted = counting(*counted_words(split, times), sets, args.seeds)
+    counted = counting(number, table, sets, args.seeds)
     with ProcessPoolExecutor(args.seeds) as pool:
         runs = list(pool.map(partial(learn, steps=args.steps, sets=sets), range(args.seeds)))
     model, tokenizer = load_pretrained(MODEL)

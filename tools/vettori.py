@@ -61,10 +61,12 @@ def vectors(counts: Tensor) -> Tensor:  # (n, SIZE), righe di norma 1
     return torch.nn.functional.normalize(U * S.sqrt())
 
 
-def counted_words(split: list[list[str]], times: Counter[str]) -> tuple[dict[str, int], Tensor]:
-    "Le `WORDS` parole più frequenti, quelle viste almeno cinque volte, numerate da 1, e la tabella dei loro vettori."
+def counted_words(split: list[list[str]]) -> tuple[Counter[str], dict[str, int], Tensor]:
+    "Quante volte c'è ogni parola; le `WORDS` più frequenti, almeno cinque volte, numerate da 1; i loro vettori."
+    times = Counter(word for sentence in split for word in sentence)
     number = {word: i for i, (word, n) in enumerate(times.most_common(WORDS), 1) if n >= 5}
-    return number, vectors(neighbours([[number.get(word, 0) for word in line] for line in split], len(number) + 1))
+    ids = [[number.get(word, 0) for word in sentence] for sentence in split]
+    return times, number, vectors(neighbours(ids, len(number) + 1))
 
 
 def margin(probe: Probe, table: Tensor, units: dict[str, list[int]]) -> float | None:
@@ -177,8 +179,7 @@ def main() -> None:
     wanted = sorted({text for p in probes for text in (p.clue, *(noun.en for noun in p.nouns))})
 
     split = [words(sentence) for sentence in sentences]
-    times = Counter(word for sentence in split for word in sentence)
-    number, table = counted_words(split, times)
+    times, number, table = counted_words(split)
     by_word = {text: [number[word] for word in words(text) if word in number] for text in wanted}
     whole = [margin(probe, table, by_word) for probe in probes]
 
