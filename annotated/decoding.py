@@ -4,9 +4,10 @@
 
 # %% auto #0
 __all__ = ['MAX_BEAM', 'MAX_ALPHA', 'PRECISIONS', 'Hypothesis', 'length_penalty', 'best_continuations', 'check_vocabulary',
-           'beam_search', 'encode_sources', 'n_best', 'translate', 'piece_scores', 'quantize_rows', 'with_precision']
+           'beam_search', 'encode_sources', 'copy_unknown', 'n_best', 'translate', 'piece_scores', 'quantize_rows',
+           'with_precision']
 
-# %% ../book/16_decodifica.ipynb #c26fe649
+# %% ../book/16_decodifica.ipynb #60a0fdfc
 import copy
 import math
 from collections.abc import Iterable, Iterator
@@ -16,11 +17,11 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from .common import BOS, EOS, PAD, AnnotatedError
+from .common import BOS, EOS, PAD, UNK, AnnotatedError
 from .data import pad
 from .decoder import KVCache
 from .tokenizer import Tokenizer
-from .transformer import TiedEmbedding, Transformer, is_count, without_dropout
+from .transformer import TiedEmbedding, Transformer, attention_weights, is_count, without_dropout
 
 # %% ../book/16_decodifica.ipynb #16405e2d
 class Hypothesis(NamedTuple):
@@ -37,15 +38,17 @@ def length_penalty(
     "Il divisore ((5 + lunghezza) / 6)^α che toglie alle frasi corte il loro vantaggio (Wu 2016, eq. 14)."
     return ((5 + length) / 6) ** alpha
 
-# %% ../book/16_decodifica.ipynb #dcc85b31
+# %% ../book/16_decodifica.ipynb #317da945
 def best_continuations(
     logits: Tensor,  # del prossimo pezzo, (A, K, V)
     scores: Tensor,  # log-probabilità delle ipotesi, (A, K)
     at_limit: Tensor,  # (A,): True = la frase ha raggiunto la lunghezza massima, e non può che chiudere
+    copies: Tensor,  # (A,): True = la frase di partenza ha un carattere sconosciuto, che si può riportare
 ) -> tuple[Tensor, Tensor, Tensor]:  # punteggi, ipotesi da cui vengono, pezzi: tutti (A, 2K)
     "Per ogni frase le 2K continuazioni più probabili delle sue K ipotesi, dalla migliore."
     K, log_probs = logits.size(1), logits.log_softmax(dim=-1)
-    log_probs[:, :, :EOS] = -torch.inf  # PAD, UNK e BOS non si scrivono
+    log_probs[:, :, [PAD, BOS]] = -torch.inf
+    log_probs[:, :, UNK].masked_fill_(~copies[:, None], -torch.inf)
     if at_limit.any():
         log_probs[at_limit, :, EOS + 1 :] = -torch.inf
     values, pieces = log_probs.topk(min(2 * K, log_probs.size(-1)))  # (A, K, 2K)
@@ -106,7 +109,7 @@ def _check_search(beam: int, alpha: float) -> None:
         raise AnnotatedError(f"alpha = {alpha}: serve un numero fra 0 e {MAX_ALPHA}.")
 
 
-# %% ../book/16_decodifica.ipynb #c85035b0
+# %% ../book/16_decodifica.ipynb #25c0cd36
 @without_dropout
 @torch.inference_mode()
 def beam_search(
@@ -121,6 +124,7 @@ def beam_search(
     (B, _), K, device = src.shape, beam, src.device
     memory, memory_mask = model.encode(src)
     memory = [(k.contiguous(), v.contiguous()) for k, v in memory]  # in fila, una volta per tutte
+    copies = (src == UNK).any(dim=1)  # (B,)
     limits = ((src != PAD).sum(dim=1) + extra).clamp(1, model.config.max_len)  # (B,)
     L = int(limits.max()) if B else 0
     penalty = torch.tensor([length_penalty(n, alpha) for n in range(L + 1)], device=device)
@@ -132,7 +136,7 @@ def beam_search(
     for length in range(1, L + 1):
         logits = model.step(tokens, memory, memory_mask, caches).float().unflatten(0, (-1, K))  # (A, K, V)
         at_limit = limits[active] == length
-        scores, parents, pieces = best_continuations(logits, scores, at_limit)
+        scores, parents, pieces = best_continuations(logits, scores, at_limit, copies[active])
         written, ends = _take(prefixes, parents), pieces == EOS
         finished.add(active, scores.masked_fill(~ends, -torch.inf)[:, :K] / penalty[length], written[:, :K])
         alive = ends.long().argsort(dim=1, stable=True)[:, :K]  # le prime K che non chiudono
@@ -180,7 +184,27 @@ def encode_sources(
             )
     return encoded
 
-# %% ../book/16_decodifica.ipynb #fb859483
+# %% ../book/16_decodifica.ipynb #05a52bce
+def copy_unknown(
+    model: Transformer,
+    tokenizer: Tokenizer,
+    sentence: str,  # la frase di partenza
+    ids: list[int],  # la sua traduzione in pezzi, EOS escluso
+) -> str:
+    "Il testo di `ids`: al posto di ogni UNK, fra gli sconosciuti di `sentence`, il più guardato (Jean 2015)."
+    pieces, read = tokenizer.pieces(ids), tokenizer.split(sentence)
+    if UNK in ids:
+        device = next(model.parameters()).device
+        src = torch.tensor([[*tokenizer.encode([sentence])[0], EOS]], device=device)  # (1, S)
+        tgt = torch.tensor([[BOS, *ids]], device=device)  # (1, T)
+        cross = torch.stack(attention_weights(model, src, tgt).cross).mean(dim=(0, 2))[0]  # (T, S)
+        unknown = (src[0] == UNK).nonzero()[:, 0]
+        for t, piece in enumerate(ids):
+            if piece == UNK:
+                pieces[t] = read[unknown[cross[t, unknown].argmax()]]
+    return tokenizer.join(pieces)
+
+# %% ../book/16_decodifica.ipynb #709f975c
 _RUINED = "il modello non sa dare un punteggio alle parole: i suoi pesi sono rovinati. Copialo di nuovo."
 
 
@@ -207,7 +231,8 @@ def n_best(
 ) -> list[list[tuple[float, str]]]:  # nello stesso ordine; di ogni frase le ipotesi, dalla migliore
     """Traduce le frasi, quelle di lunghezza simile insieme, e di ognuna rende fino a `beam` ipotesi.
 
-    Un'ipotesi è il suo punteggio (log-probabilità diviso `length_penalty`) e il testo. Solleva
+    Un'ipotesi è il suo punteggio (log-probabilità diviso `length_penalty`) e il testo, in cui i caratteri
+    che il vocabolario non ha sono copiati dalla frase di partenza. Solleva
     `AnnotatedError`, prima di tradurre, se una frase è vuota o più lunga di `max_len`, se `beam` o `alpha`
     sono fuori misura, o se il vocabolario non è quello del modello; traducendo, se i pesi sono rovinati.
     """
@@ -215,6 +240,7 @@ def n_best(
     check_vocabulary(model, tokenizer)
     device = next(model.parameters()).device
     max_tokens = max_tokens or (32_768 if device.type == "cuda" else 4096)
+    sentences = sentences if isinstance(sentences, str) else list(sentences)  # una frase sola è un errore
     encoded = encode_sources(tokenizer, sentences, model.config.max_len, origin, first)
     found: list[list[tuple[float, str]]] = [[]] * len(encoded)
     with tqdm(total=len(encoded), unit="frase", desc="traduzione", disable=not progress) as bar:
@@ -223,7 +249,7 @@ def n_best(
             if not all(best):
                 raise AnnotatedError(_RUINED)
             for i, hypotheses in zip(chunk, best, strict=True):
-                texts = tokenizer.decode([hypothesis.ids for hypothesis in hypotheses])
+                texts = [copy_unknown(model, tokenizer, sentences[i], one.ids) for one in hypotheses]
                 found[i] = [(one.score, text) for one, text in zip(hypotheses, texts, strict=True)]
             bar.update(len(chunk))
     return found

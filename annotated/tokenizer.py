@@ -54,7 +54,7 @@ def _explain(error: str, vocab_size: int) -> str:
         advice = f"al più {limit[1]}" if limit else "meno"
     return f"{what}: chiedine {advice} (--vocab-size)."
 
-# %% ../book/11_tokenizzazione.ipynb #67308027
+# %% ../book/11_tokenizzazione.ipynb #dda0923a
 _KEYS = str.maketrans("’ʼ´‘‚“”„–—‐‑−", "'''''\"\"\"-----")
 _TYPESET = re.compile(f"[{''.join(map(chr, _KEYS))}]")
 
@@ -114,6 +114,14 @@ class Tokenizer:
     def pieces(self, ids: list[int]) -> list[str]:
         "I pezzi come testo; `▁` segna l'inizio di una parola."
         return [self._processor.id_to_piece(i) for i in ids]
+
+    def split(self, sentence: str) -> list[str]:
+        "I pezzi di una frase come testo; uno sconosciuto è ciò che nella frase sta scritto lì."
+        return self._processor.encode(straighten(sentence), out_type=str)
+
+    def join(self, pieces: list[str]) -> str:
+        "La frase di pezzi dati come testo, anche di quelli che il vocabolario non ha."
+        return self._processor.decode_pieces(pieces)
 
     def save(self, path: str | Path) -> None:
         "Scrive il modello nel file `path`."
