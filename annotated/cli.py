@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['PRETRAINED', 'RECIPES', 'BRANCH_SCALE', 'Recipe', 'make_parser', 'main']
 
-# %% ../book/90_riga_di_comando.ipynb #7bf0f69e
+# %% ../book/90_riga_di_comando.ipynb #5723407e
 import argparse
 import json
 import math
@@ -21,7 +21,6 @@ from itertools import compress
 from pathlib import Path
 from shlex import quote
 from typing import Any, NamedTuple, NoReturn, TextIO
-from unicodedata import normalize
 
 import numpy as np
 import torch
@@ -604,7 +603,7 @@ class _Arriving:
         line, self.arrived = self.arrived[:end], self.arrived[end:]
         return line
 
-# %% ../book/90_riga_di_comando.ipynb #69b19821
+# %% ../book/90_riga_di_comando.ipynb #57f9c3dd
 def _sentences(args: argparse.Namespace) -> tuple[str, _Chunks]:
     "Da dove vengono le frasi da tradurre, e le frasi, a gruppi."
     if args.text is not None:
@@ -646,13 +645,13 @@ def _good(
 def _unknown(tokenizer: Tokenizer, sentences: list[str]) -> set[str]:
     "I caratteri che il vocabolario non ha."
     encoded = zip(sentences, tokenizer.encode(sentences), strict=True)
-    letters = list({letter for text, ids in encoded if UNK in ids for letter in normalize("NFKC", text)})
-    return {letter for letter, ids in zip(letters, tokenizer.encode(letters), strict=True) if UNK in ids}
+    read = (zip(tokenizer.split(text), ids, strict=True) for text, ids in encoded if UNK in ids)
+    return {letter for row in read for piece, i in row if i == UNK for letter in piece}
 
 
 def _tell_unknown(origin: str | Path, letters: set[str]) -> None:
     if letters:
-        told = "il modello non legge i caratteri che il suo vocabolario non ha"
+        told = "il vocabolario non ha questi caratteri, che una traduzione può soltanto copiare"
         _say(f"{origin}: {told}: {' '.join(sorted(letters))}")
 
 
@@ -745,7 +744,7 @@ def _add_translate(commands: Any) -> None:
     p.set_defaults(run=_translate)
     _add_decoding(p)
 
-# %% ../book/90_riga_di_comando.ipynb #795bce70
+# %% ../book/90_riga_di_comando.ipynb #f97e0076
 def _pairs(args: argparse.Namespace) -> list[Pair]:
     if not args.target:
         return list(read_pairs(args.pairs))
@@ -774,7 +773,7 @@ def _evaluate(args: argparse.Namespace) -> None:
     _tell_skipped(args.pairs, fits, limit)
     pairs = list(compress(pairs, fits))
     _tell_unknown(args.pairs, _unknown(tokenizer, [pair.source for pair in pairs]))
-    written = tokenizer.decode(tokenizer.encode([pair.target for pair in pairs]))
+    written = (tokenizer.join(tokenizer.split(pair.target)) for pair in pairs)
     targets = (" ".join(pair.target.split()) for pair in pairs)
     if foreign := sum(text != target for text, target in zip(written, targets, strict=True)):
         told = f"{number(foreign)} traduzioni hanno segni («’», «“», «…») che il modello scrive diversi"

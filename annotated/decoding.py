@@ -184,14 +184,14 @@ def encode_sources(
             )
     return encoded
 
-# %% ../book/16_decodifica.ipynb #05a52bce
+# %% ../book/16_decodifica.ipynb #f8c34667
 def copy_unknown(
     model: Transformer,
     tokenizer: Tokenizer,
     sentence: str,  # la frase di partenza
     ids: list[int],  # la sua traduzione in pezzi, EOS escluso
-) -> str:
-    "Il testo di `ids`: al posto di ogni UNK, fra gli sconosciuti di `sentence`, il più guardato (Jean 2015)."
+) -> list[str]:
+    "I pezzi come testo; al posto di ogni UNK, degli sconosciuti di `sentence` il più guardato (Jean 2015)."
     pieces, read = tokenizer.pieces(ids), tokenizer.split(sentence)
     if UNK in ids:
         device = next(model.parameters()).device
@@ -202,9 +202,9 @@ def copy_unknown(
         for t, piece in enumerate(ids):
             if piece == UNK:
                 pieces[t] = read[unknown[cross[t, unknown].argmax()]]
-    return tokenizer.join(pieces)
+    return pieces
 
-# %% ../book/16_decodifica.ipynb #709f975c
+# %% ../book/16_decodifica.ipynb #1c639a44
 _RUINED = "il modello non sa dare un punteggio alle parole: i suoi pesi sono rovinati. Copialo di nuovo."
 
 
@@ -249,8 +249,8 @@ def n_best(
             if not all(best):
                 raise AnnotatedError(_RUINED)
             for i, hypotheses in zip(chunk, best, strict=True):
-                texts = [copy_unknown(model, tokenizer, sentences[i], one.ids) for one in hypotheses]
-                found[i] = [(one.score, text) for one, text in zip(hypotheses, texts, strict=True)]
+                pieces = [copy_unknown(model, tokenizer, sentences[i], one.ids) for one in hypotheses]
+                found[i] = [(one.score, tokenizer.join(x)) for one, x in zip(hypotheses, pieces, strict=True)]
             bar.update(len(chunk))
     return found
 

@@ -6,7 +6,7 @@
 __all__ = ['SENTENCES', 'SWAP', 'CANDIDATES', 'READY_LEVELS', 'in_bytes', 'export_web', 'load_web', 'ready_answer', 'LiveModel',
            'live_model']
 
-# %% ../book/88_nel_browser.ipynb #8df7132b
+# %% ../book/88_nel_browser.ipynb #db2ad4ea
 import base64
 import hashlib
 import json
@@ -23,8 +23,8 @@ import sentencepiece as spm
 import torch
 from torch import Tensor
 
-from .common import BOS, EOS, AnnotatedError, atomic_write, reason
-from .decoding import beam_search, encode_sources, quantize_rows
+from .common import BOS, EOS, PAD, UNK, AnnotatedError, atomic_write, reason
+from .decoding import beam_search, copy_unknown, encode_sources, quantize_rows
 from .tokenizer import Tokenizer
 from .pretrained import load_pretrained
 from .study.microlingua import generate
@@ -153,7 +153,7 @@ def _rebuild(folder: Path) -> Transformer:
     model.load_state_dict(state)
     return model.eval()
 
-# %% ../book/88_nel_browser.ipynb #84b6a66d
+# %% ../book/88_nel_browser.ipynb #220d02ab
 SENTENCES = (
     "The animal didn't cross the street because it was too tired.",
     "The animal didn't cross the street because it was too wide.",
@@ -179,12 +179,12 @@ def ready_answer(
         raise AnnotatedError("il modello non traduce: ha pesi rovinati. Copialo di nuovo.")
     tgt = [*found[0].ids, EOS]
     probabilities = model(source, torch.tensor([[BOS, *tgt[:-1]]]))[0].softmax(dim=-1)
-    probabilities[:, :EOS] = 0  # PAD, UNK e BOS non si scrivono
+    probabilities[:, [PAD, BOS] if UNK in src else [PAD, UNK, BOS]] = 0  # non si scrivono
     best, ids = probabilities.topk(CANDIDATES)  # (T, 5)
     pieces = [tokenizer.pieces(row) for row in ids.tolist()]
     return {
         "text": sentence,
-        "translation": tokenizer.decode([tgt])[0],
+        "translation": tokenizer.join(copy_unknown(model, tokenizer, sentence, found[0].ids)),
         "candidates": [
             [(piece, round(p, 4)) for piece, p in zip(*step, strict=True)]
             for step in zip(pieces, best.tolist(), strict=True)

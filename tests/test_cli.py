@@ -453,7 +453,8 @@ def test_typographic_signs_and_unknown_letters(capsys: pytest.CaptureFixture[str
     straight, curly, unknown = told.values()
     assert curly.out == straight.out and " non " in straight.out
     assert "vocabolario non ha" not in straight.err + curly.err
-    assert unknown.err.rstrip().endswith("il modello non legge i caratteri che il suo vocabolario non ha: €")
+    assert unknown.err.rstrip().endswith("questi caratteri, che una traduzione può soltanto copiare: €")
+    assert "€" in unknown.out
 
 
 def test_a_compressed_output_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -466,7 +467,7 @@ def test_a_compressed_output_is_refused(tmp_path: Path, capsys: pytest.CaptureFi
 
 def test_evaluate_and_attention_tell_unknown_letters(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "coppie.tsv").write_text("mia\tThe €og.\tIl cane.\n", encoding="utf-8")
-    told = "il modello non legge i caratteri che il suo vocabolario non ha: €"
+    told = "il vocabolario non ha questi caratteri, che una traduzione può soltanto copiare: €"
     assert main(["evaluate", str(tmp_path / "coppie.tsv"), "--model", "mini"]) == 0
     assert f"coppie.tsv: {told}" in capsys.readouterr().err
     assert main(["attention", "The €og.", "--model", "mini", "-o", str(tmp_path / "pagina.html")]) == 0

@@ -11,9 +11,9 @@ from torch.nn import functional as F
 from annotated import Config, Transformer, load_pretrained, translate
 from annotated.attention import attention, fast_attention
 from annotated.cli import _chunks
-from annotated.common import BOS, EOS, PAD, AnnotatedError
+from annotated.common import BOS, EOS, PAD, UNK, AnnotatedError
 from annotated.decoder import KVCache
-from annotated.decoding import Hypothesis, beam_search, n_best, piece_scores, with_precision
+from annotated.decoding import Hypothesis, beam_search, copy_unknown, n_best, piece_scores, with_precision
 from annotated.study.microlingua import generate
 
 LENGTHS = (3, 9, 5, 9, 7)
@@ -227,3 +227,41 @@ def test_a_file_is_read_a_chunk_at_a_time() -> None:
 
     chunks = _chunks(lines())
     assert [next(chunks)[0], next(chunks)[0]] == [1, 1001] and read == 2000
+
+
+def test_unknown_is_written_only_where_it_can_be_copied(
+    model: Transformer, src: Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    "Una frase senza sconosciuti dà le stesse ipotesi, accanto a una che ne ha."
+    step, eager = model.step, 9 * F.one_hot(torch.tensor(UNK), 30)
+    monkeypatch.setattr(model, "step", lambda *args: step(*args) + eager)  # UNK è sempre il più probabile
+    plain = beam_search(model, src, extra=3)
+    assert not any(UNK in one.ids for hypotheses in plain for one in hypotheses)
+    strange = src.clone()
+    strange[1, 0] = UNK
+    mixed = beam_search(model, strange, extra=3)
+    assert [mixed[i] for i in (0, 2, 3, 4)] == [plain[i] for i in (0, 2, 3, 4)]
+    assert all(UNK in one.ids for one in mixed[1])
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
+def test_unknown_characters_are_copied(precision: str) -> None:
+    model, tokenizer = load_pretrained("small-en-it")
+    model = with_precision(model, precision)
+    sentences = ["The dog is sleeping.", "Łukasz paid 5 € to Mr Müller.", "Where is 東京?"]
+    together = translate(model, tokenizer, sentences)
+    assert together == [translate(model, tokenizer, [sentence])[0] for sentence in sentences]
+    assert all(sign in together[1] for sign in "Ł€ü") and "東京" in together[2]
+    assert translate(model, tokenizer, iter(sentences)) == together
+
+
+def test_the_unknown_that_is_looked_at_most_is_copied() -> None:
+    "Fra due sconosciuti decide la cross-attention, e se si scambiano di posto si scambia anche la copia."
+    model, tokenizer = load_pretrained("small-en-it")
+    ids = beam_search(model, torch.tensor([[*tokenizer.encode(["Łukasz paid 5 €."])[0], EOS]]))[0][0].ids
+    assert ids.count(UNK) == 2
+    one = copy_unknown(model, tokenizer, "Łukasz paid 5 €.", ids)
+    other = copy_unknown(model, tokenizer, "€ukasz paid 5 Ł.", ids)  # per il modello, la stessa frase
+    assert [piece for piece, i in zip(one, ids, strict=True) if i == UNK] == ["Ł", "€"]
+    assert [piece for piece, i in zip(other, ids, strict=True) if i == UNK] == ["€", "Ł"]
+    assert copy_unknown(model, tokenizer, "The dog.", [8, 9]) == tokenizer.pieces([8, 9])

@@ -19,6 +19,7 @@ from annotated.cli import main
 from annotated.common import BOS, EOS, AnnotatedError
 from annotated.data import pad, read_pairs
 from annotated.decoding import beam_search
+from annotated.decoding import translate as translate_in_python
 from annotated.multihead import split_heads
 from annotated.pretrained import load_pretrained
 from annotated.study.heads import Head, without_heads
@@ -77,8 +78,10 @@ def test_same_pieces(web: Web) -> None:
     texts = [*ENGLISH, *ODD, *(example.it for example in generate(60))]
     pieces = web.page.evaluate("texts => texts.map(text => tokenizer.encode(text))", texts)
     assert pieces == [[*ids, EOS] for ids in web.tokenizer.encode(texts)]
-    decoded = web.page.evaluate("lists => lists.map(ids => tokenizer.decode(ids))", sources(web, 60))
-    assert decoded == web.tokenizer.decode(web.tokenizer.encode(web.sentences))
+    divided = web.page.evaluate("texts => texts.map(text => tokenizer.split(text))", texts)
+    assert divided == [web.tokenizer.split(text) for text in texts]
+    joined = web.page.evaluate("lists => lists.map(pieces => tokenizer.join(pieces))", divided)
+    assert joined == [web.tokenizer.join(pieces) for pieces in divided]
 
 
 @pytest.mark.parametrize("extra", [50, -3])  # con -3 si arriva al limite, e la frase si chiude per forza
@@ -254,9 +257,7 @@ def loaded(folder: Path, name: str) -> tuple[Transformer, Tokenizer]:
 
 @cache
 def greedy_text(folder: Path, name: str, text: str) -> str:
-    model, tokenizer = loaded(folder, name)
-    [ids] = tokenizer.encode([text])
-    return tokenizer.decode([beam_search(model, torch.tensor([[*ids, EOS]]), beam=1)[0][0].ids])[0]
+    return translate_in_python(*loaded(folder, name), [text], beam=1)[0]
 
 
 def answer(folder: Path, name: str, text: str) -> tuple[Transformer, torch.Tensor, torch.Tensor]:
@@ -732,6 +733,20 @@ def test_pointing_at_a_word(tab: Visit, folders: dict[str, Path]) -> None:
     page.keyboard.press("Enter")
     assert_shown(page, cross, 2)
     expect(italian(page).nth(2)).to_be_focused()
+
+
+def test_unknown_signs_are_copied(visit: Visit, folders: dict[str, Path]) -> None:
+    "Con un vocabolario aperto si dicono i segni che non ha, e la traduzione li copia: la stessa che in Python."
+    page, folder, text = visit.page, folders["small-en-it"], "Łukasz paid 5 € to Mr Müller."
+    page.goto(f"file://{folder / 'index.html'}")
+    translate(page, text)
+    page.get_by_role("button", name="Carica il modello").click()
+    expect(page.locator(".stato")).to_contain_text("qui nel tuo browser")
+    expected = greedy_text(folder, "small-en-it", text)
+    assert all(sign in expected for sign in "Ł€ü")
+    expect(page.locator(".traduzione")).to_have_text(expected)
+    assert "Ł" in english(page).all_inner_texts()[0] + english(page).all_inner_texts()[1]
+    expect(page.locator(".avviso")).to_contain_text("la traduzione può soltanto copiarne i segni")
 
 
 def test_unknown_words_are_told(visit: Visit, folders: dict[str, Path]) -> None:

@@ -55,7 +55,7 @@ def measure(model: Transformer, tokenizer: Tokenizer, pairs: list[Pair]) -> dict
         written += ids.count(UNK)
         texts["⁇"] += tokenizer.decode([ids])
         texts["in ordine"].append(in_order(tokenizer, sentence, ids))
-        texts["attenzione"].append(copy_unknown(model, tokenizer, sentence, ids))
+        texts["attenzione"].append(tokenizer.join(copy_unknown(model, tokenizer, sentence, ids)))
     different = sum(a != b for a, b in zip(texts["in ordine"], texts["attenzione"], strict=True))
     bleu = {way: evaluate(found, references).bleu for way, found in texts.items()}
     return {"bleu": bleu, "scritti": written, "ordine e attenzione diversi": different}

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Kind', 'AttentionMap', 'attention_maps', 'read_attention', 'HEAD_COLORS', 'LEVELS', 'LIMIT', 'ALIGNED', 'word_index', 'open_words', 'merge_words', 'by_words', 'align_pieces', 'quantize', 'dequantize', 'view_data', 'asset', 'style', 'page_element', 'check_page', 'PageFigure', 'View', 'attention_view', 'alignment']
 
-# %% ../../book/20_vedere.ipynb #321ec984
+# %% ../../book/20_vedere.ipynb #4085e8fa
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ import torch
 
 from ..common import BOS, EOS, AnnotatedError
 from ..data import pad
-from ..decoding import beam_search, check_vocabulary, encode_sources
+from ..decoding import beam_search, check_vocabulary, copy_unknown, encode_sources
 from ..encoder import recorded
 from ..multihead import MultiHeadAttention, split_heads
 from ..tokenizer import Tokenizer
@@ -93,7 +93,7 @@ class AttentionMap:
             told = f"softmax(QKᵀ/√d_k) si scosta dai pesi fino a {error:.2f}"
             raise ValueError(f"{self.kind}: {told}. Query e chiavi non sono quelle di questi pesi.")
 
-# %% ../../book/20_vedere.ipynb #9a1d7474
+# %% ../../book/20_vedere.ipynb #1d4928e5
 def _query_and_keys(
     look: MultiHeadAttention,
     x: torch.Tensor,
@@ -138,9 +138,9 @@ def read_attention(
     """I pesi di tutte le attenzioni mentre `model` legge `source` e scrive `target`.
 
     Nel decoder e nella cross-attention la riga i è il passo che scrive il pezzo i; le
-    chiavi del decoder cominciano con `<s>`. Il dropout è spento. Solleva
-    `AnnotatedError` se una frase è vuota o troppo lunga, se il modello non scrive nulla,
-    o se il vocabolario non è il suo.
+    chiavi del decoder cominciano con `<s>`. Uno sconosciuto ha per nome ciò che sta
+    scritto. Il dropout è spento. Solleva `AnnotatedError` se una frase è vuota o troppo
+    lunga, se il modello non scrive nulla, o se il vocabolario non è il suo.
     """
     check_vocabulary(model, tokenizer)
     limit, device = model.config.max_len, next(model.parameters()).device
@@ -150,9 +150,15 @@ def read_attention(
         if not found:
             raise AnnotatedError("il modello non traduce: ha pesi rovinati. Copialo di nuovo.")
         tgt = [*found[0].ids, EOS]
+        written = copy_unknown(model, tokenizer, source, found[0].ids)
     else:
         [tgt] = encode_sources(tokenizer, [target], limit, "traduzione")
-    return attention_maps(model, tokenizer, src, tgt, vectors)
+        written = tokenizer.split(target)
+    begin, end = tokenizer.pieces([BOS, EOS])
+    read, known, written = [*tokenizer.split(source), end], [begin, *written], [*written, end]
+    maps = attention_maps(model, tokenizer, src, tgt, vectors)
+    axes = ((read, read), (written, known), (written, read))
+    return [AttentionMap(m.kind, m.weights, *qk, m.Q, m.K) for m, qk in zip(maps, axes, strict=True)]
 
 # %% ../../book/82_dietro_le_figure.ipynb #6e1e2384
 import base64

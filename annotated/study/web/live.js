@@ -30,16 +30,21 @@ function headVectors({ weights, q, K }, h) { // → query (d_k,), chiavi (S, d_k
   return { q: slice(q), K: K.map(slice) };
 }
 
+// Un pezzo come testo: uno sconosciuto si copia dalla frase, divisa in `read`, dove il modello guarda.
+const nameOf = (tokenizer, read, id, from) => (id === UNK ? read[from] : tokenizer.pieces[id]);
+const translationOf = (tokenizer, read, steps) => tokenizer.join(steps.flatMap(({ id, from }) => (id === EOS ? [] : [nameOf(tokenizer, read, id, from)])));
+
 // L'esito del modello vivo, dai passi che ha scritto fin qui.
-function liveResult({ model, tokenizer }, text, ids, encoded, steps) {
-  const source = ids.map((id) => tokenizer.pieces[id]), written = steps.map(({ id }) => tokenizer.pieces[id]);
+function liveResult({ model, tokenizer }, text, encoded, steps) {
+  const source = [...tokenizer.split(text), tokenizer.pieces[EOS]], name = (id, from) => nameOf(tokenizer, source, id, from);
+  const written = steps.map(({ id, from }) => name(id, from));
   const read = encoded.attention.map(({ weights }) => weights), known = [tokenizer.pieces[BOS], ...written.slice(0, -1)];
   const tables = (kind) => range(model.layers[kind]).map((l) => range(model.heads[kind]).map((h) => steps.map((one) => one[kind][l].weights[h])));
   const looked = (kind, l, i) => (kind === "encoder" ? { ...encoded.attention[l], q: encoded.attention[l].Q[i] } : steps[i][kind][l]);
   const maps = [toMap("encoder", read, source, source), toMap("decoder", tables("decoder"), written, known), toMap("cross", tables("cross"), written, source)];
   return {
-    text, translation: tokenizer.decode(steps.map(({ id }) => id)), open: steps.at(-1).id !== EOS, // sta ancora scrivendo
-    candidates: steps.map(({ candidates }) => candidates.map(({ id, probability }) => [tokenizer.pieces[id], probability])),
+    text, translation: translationOf(tokenizer, source, steps), open: steps.at(-1).id !== EOS, // sta ancora scrivendo
+    candidates: steps.map(({ from, candidates }) => candidates.map(({ id, probability }) => [name(id, from), probability])),
     maps: maps.map((map) => ({ ...map, vectors: (l, h, i) => headVectors(looked(map.kind, l, i), h) })),
   };
 }
@@ -183,19 +188,19 @@ class LiveBox {
     return (await this.follow(this.live.model.reading(ids), off, mine)).at(-1);
   }
 
-  async writeWhole(ids, mine) { // la traduzione con tutte le teste accese
+  async writeWhole(text, ids, mine) { // la traduzione con tutte le teste accese
     const off = new Set(), encoded = await this.read(ids, off, mine);
     const steps = await this.follow(this.live.model.write(ids, { encoded }), off, mine);
-    return this.live.tokenizer.decode(steps.map(({ id }) => id));
+    return translationOf(this.live.tokenizer, this.live.tokenizer.split(text), steps);
   }
 
   // Scrive la traduzione un pezzo alla volta, e ogni tanto la mostra.
   async write(text, ids, mine) {
-    if (this.off.size) this.plain = this.known(text)?.translation ?? this.whole.get(`${this.m} ${text}`) ?? (await this.writeWhole(ids, mine));
+    if (this.off.size) this.plain = this.known(text)?.translation ?? this.whole.get(`${this.m} ${text}`) ?? (await this.writeWhole(text, ids, mine));
     this.spent = 0;
     const encoded = await this.read(ids, this.off, mine), writing = this.live.model.write(ids, { encoded });
     const { picked, focus } = (this.chosen ??= { picked: this.picked, focus: this.viewer.state.focus }); // quelli di chi legge, anche se un'altra scrittura s'è interrotta
-    const { k } = this.viewer.state, steps = [], result = () => liveResult(this.live, text, ids, encoded, steps);
+    const { k } = this.viewer.state, steps = [], result = () => liveResult(this.live, text, encoded, steps);
     let drawn = performance.now(), cost = 0; // di tutto il tempo, il disegno ne prende al più un quinto
     this.viewer.slots.riquadro.setAttribute("aria-live", "off"); // chi ascolta sente la traduzione finita, non ogni pezzo
     for (let step; !(step = this.next(writing, this.off)).done;) {
@@ -239,7 +244,8 @@ class LiveBox {
     const found = this.unknown(text).map((one) => `«${one}»`), others = this.data.models.filter(({ words }) => !words.length);
     if (!found.length) return "";
     const shown = found.length > 6 ? [...found.slice(0, 5), `altri ${found.length - 5}`] : found;
-    const advice = this.model.words.length && others.length ? ` Per l'inglese vero passa a ${others[0].name}.` : "";
+    if (!this.model.words.length) return `Il vocabolario di ${this.model.name} non ha ${list(shown)}: la traduzione può soltanto copiarne i segni.`;
+    const advice = others.length ? ` Per l'inglese vero passa a ${others[0].name}.` : "";
     return `${this.model.name} non ha mai visto ${list(shown)}: lì scrive a caso.${advice}`;
   }
 

@@ -33,15 +33,20 @@ class Tokenizer {
     this.ids = new Map(pieces.map((piece, id) => [piece, id]).slice(EOS + 1)); // il testo non può nominare un pezzo speciale
   }
 
-  // Da una frase agli indici dei suoi pezzi, EOS compreso.
-  encode(text) {
+  // I pezzi di una frase come testo; uno sconosciuto è ciò che vi sta scritto.
+  split(text) {
     const plain = straight(text).replace(ORDINARY, (run) => run.normalize("NFKC")).replace(REMOVED, "").replace(BLANK, " ");
     const words = plain.split(" ").filter((word) => word);
-    return [...words.flatMap((word) => this.encodeWord(SPACE + word)), EOS];
+    return words.flatMap((word) => this.splitWord(SPACE + word));
+  }
+
+  // Da una frase agli indici dei suoi pezzi, EOS compreso.
+  encode(text) {
+    return [...this.split(text).map((piece) => this.ids.get(piece) ?? UNK), EOS];
   }
 
   // BPE: si parte dai caratteri e si fonde, finché si può, la coppia vicina che fa il pezzo più frequente.
-  encodeWord(word) {
+  splitWord(word) {
     const symbols = [...word];
     for (;;) {
       let first = Infinity, at = -1;
@@ -52,14 +57,17 @@ class Tokenizer {
       if (at < 0) break;
       symbols.splice(at, 2, symbols[at] + symbols[at + 1]);
     }
-    const ids = symbols.map((symbol) => this.ids.get(symbol) ?? UNK);
-    return ids.filter((id, i) => id !== UNK || ids[i - 1] !== UNK); // caratteri ignoti di fila: un solo UNK
+    const pieces = [];
+    for (const symbol of symbols) { // caratteri ignoti di fila: uno sconosciuto solo
+      const more = pieces.length && !this.ids.has(symbol) && !this.ids.has(pieces.at(-1));
+      pieces.push(more ? pieces.pop() + symbol : symbol);
+    }
+    return pieces;
   }
 
-  // Da indici a frase; i pezzi speciali spariscono.
-  decode(ids) {
-    const text = ids.filter((id) => id > EOS).map((id) => this.pieces[id]).join("");
-    return text.replaceAll(SPACE, " ").trimStart();
+  // La frase di pezzi dati come testo.
+  join(pieces) {
+    return pieces.join("").replaceAll(SPACE, " ").trimStart();
   }
 }
 
@@ -132,10 +140,11 @@ function sinusoid(position, d_model) { // → (d_model,)
   });
 }
 
-// I k indici dei valori più alti, dal più alto; i pezzi speciali che non si scrivono (PAD, UNK, BOS) non concorrono.
-function best(values, k) {
+// I k indici dei valori più alti, dal più alto. PAD e BOS non si scrivono; UNK soltanto se c'è di che copiare.
+function best(values, k, copies) {
   const top = [];
-  for (let id = EOS; id < values.length; id++) {
+  for (let id = copies ? UNK : EOS; id < values.length; id++) {
+    if (id === BOS) continue;
     if (top.length === k && values[id] <= values[top[k - 1]]) continue;
     let i = top.length;
     while (i > 0 && values[id] > values[top[i - 1]]) i--;
@@ -276,16 +285,20 @@ class Transformer {
   // ---------------------------------------------------------------- dai logit alla frase (cap. 16)
 
   // Scrive la traduzione un pezzo alla volta, ogni volta il più probabile (greedy), e a ogni pezzo rende ciò che è successo: i
-  // candidati con le probabilità, i pesi, le query e le chiavi.
+  // candidati con le probabilità, i pesi, le query e le chiavi; e, se nella frase c'è uno sconosciuto, il posto di quello più
+  // guardato, in media su tutte le teste: lo si copia dove la traduzione ha UNK.
   *write(source, { extra = 50, encoded = this.encode(source) } = {}) { // source (S,), EOS compreso
+    const unknown = source.flatMap((piece, s) => (piece === UNK ? [s] : []));
     const cache = this.emptyCache(), limit = Math.min(source.length + extra, this.config.max_len); // EOS compreso
     let id = BOS;
     for (let t = 0; t < limit && id !== EOS; t++) {
       const { logits, attention } = this.step(id, encoded.memory, cache);
       const probabilities = softmax(logits);
-      const top = best(logits, TOP);
+      const top = best(logits, TOP, unknown.length > 0);
+      const looked = (s) => sum(attention.cross.flatMap(({ weights }) => weights.map((row) => row[s])));
+      const from = unknown.length ? unknown.reduce((a, b) => (looked(b) > looked(a) ? b : a)) : null;
       id = t === limit - 1 ? EOS : top[0];
-      yield { id, candidates: top.map((id) => ({ id, probability: probabilities[id] })), ...attention };
+      yield { id, from, candidates: top.map((id) => ({ id, probability: probabilities[id] })), ...attention };
     }
   }
 }
