@@ -74,18 +74,18 @@ def save_model(folder: str | Path, model: Transformer, tokenizer: Tokenizer) -> 
     with _described(folder, model, tokenizer):
         save_tensors(folder / "model.safetensors", model.state_dict(), {"vocabulary": tokenizer.fingerprint})
 
-# %% ../book/81_salvare.ipynb #86b6932a
+# %% ../book/81_salvare.ipynb #cabfaa21
 @contextmanager
 def _opened(path: Path, tokenizer: Tokenizer) -> Iterator[tuple[safe_open, dict[str, Any]]]:
     "Un file di tensori, di cui si è letta la sola intestazione, e i metadati; `AnnotatedError` se è guasto."
     try:
         with open_input(path), safe_open(path, framework="pt") as file:
-            metadata = {key: json.loads(value) for key, value in (file.metadata() or {}).items()}
-            if metadata.get("vocabulary") != tokenizer.fingerprint:
+            written = file.metadata() or {}  # di un altro programma: non è detto che siano JSON
+            if written.get("vocabulary") != json.dumps(tokenizer.fingerprint):
                 raise AnnotatedError(
                     f"{path}: checkpoint di un altro vocabolario. Rimetti il suo tokenizer.model."
                 )
-            yield file, metadata
+            yield file, {key: json.loads(value) for key, value in written.items()}
     except (SafetensorError, ValueError, RecursionError) as error:
         raise AnnotatedError(
             f"{path}: checkpoint troncato o rovinato. Copialo di nuovo o riaddestra."

@@ -194,7 +194,7 @@ def _corpus_vocabulary(
     tokenizer.save(path)
     return tokenizer
 
-# %% ../book/90_riga_di_comando.ipynb #842816eb
+# %% ../book/90_riga_di_comando.ipynb #10ee2253
 def _corpora(
     args: argparse.Namespace, folder: Path, tokenizer: Tokenizer | None, max_len: int
 ) -> tuple[Tokenizer, Corpus, Corpus]:  # vocabolario, addestramento, validazione
@@ -226,7 +226,7 @@ def _corpora(
             told = f"{name}: {number(unknown, '.1%')} dei pezzi non è nel vocabolario"
             if args.init and unknown > 0.05:
                 raise AnnotatedError(f"{told} di {args.init}. Addestra da capo, senza --init.")
-            _say(f"{told}: il modello non saprà né leggerli né scriverli")
+            _say(f"{told}: il modello non li distinguerà l'uno dall'altro")
         if corpus.skipped:
             _say(f"{name}: scartate {number(corpus.skipped)} coppie più lunghe di {max_len} pezzi")
     return tokenizer, training, validation

@@ -96,7 +96,7 @@ class Pair(NamedTuple):
     source: str
     target: str
 
-# %% ../book/12_dati.ipynb #61b1d40f
+# %% ../book/12_dati.ipynb #c8374138
 def encode_pairs(
     pairs: Iterable[Pair],
     tokenizer: Tokenizer,
@@ -104,7 +104,7 @@ def encode_pairs(
     progress: bool = False,
 ) -> Corpus:
     "Divide le coppie in pezzi, diecimila alla volta; `AnnotatedError` se una non è di due testi."
-    dtype = np.min_scalar_type(tokenizer.vocab_size)  # due byte a pezzo, finché V < 65.536
+    dtype = np.min_scalar_type(tokenizer.vocab_size)  # due byte a pezzo se V è fra 256 e 65.535
     tokens: list[np.ndarray] = [np.empty(0, dtype)]
     lengths: list[int] = [0]
     skipped = 0
@@ -204,10 +204,10 @@ def read_lines(
             told = f"{path}, dopo la riga {number}: archivio {suffix} troncato o rovinato"
             raise AnnotatedError(f"{told}. Scaricalo di nuovo.") from error
 
-# %% ../book/12_dati.ipynb #c3af86e2
+# %% ../book/12_dati.ipynb #1ff6ce01
 def read_pairs(
     path: str | Path,  # tre colonne separate da tabulazione: fonte, frase, traduzione
-    repeat: dict[str, float] | None = None,  # quante volte ogni coppia di una fonte; 0,5 = una sì e una no
+    repeat: dict[str, float] | None = None,  # quante volte ogni coppia di una fonte; 0,5 = una no e una sì
 ) -> Iterator[Pair]:
     "Legge le coppie di un file `.tsv`, anche compresso; `AnnotatedError`, con la riga, se una è malformata."
     number, seen = 0, Counter[str]()

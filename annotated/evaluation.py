@@ -32,8 +32,8 @@ class Scores:
             f"frasi identiche al riferimento: {number(self.exact, '.1%')}"
         )
 
-# %% ../book/17_valutazione.ipynb #4a6d8cc9
-TOKENIZATIONS = ("13a", "intl", "zh", "char")  # di sacreBLEU, quelle che non chiedono altri pacchetti
+# %% ../book/17_valutazione.ipynb #a0e9157f
+TOKENIZATIONS = ("13a", "intl", "zh", "char")  # di sacreBLEU; «none» no: vuole un testo già diviso
 
 
 def evaluate(

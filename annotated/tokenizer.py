@@ -39,11 +39,11 @@ def _is_ours(processor: spm.SentencePieceProcessor) -> bool:
     bpe = all(score.is_integer() for score in scores)  # in un BPE il punteggio di un pezzo dice il suo posto
     return special == [PAD, UNK, BOS, EOS] and bpe
 
-# %% ../book/11_tokenizzazione.ipynb #3f292932
+# %% ../book/11_tokenizzazione.ipynb #442a86fb
 def _explain(error: str, vocab_size: int) -> str:
     "Un errore di SentencePiece, con il rimedio."
     if vocab_size <= EOS + 1:
-        what = f"{vocab_size} pezzi non bastano nemmeno a quelli speciali"
+        what = f"{vocab_size} pezzi sono troppo pochi, perché i primi quattro sono quelli speciali"
         advice = f"più di {EOS + 1}"
     elif least := re.search(r"required_chars\. \d+ vs (\d+)", error):
         what = f"un vocabolario di {vocab_size} pezzi non basta ai caratteri del testo"
@@ -54,7 +54,7 @@ def _explain(error: str, vocab_size: int) -> str:
         advice = f"al più {limit[1]}" if limit else "meno"
     return f"{what}: chiedine {advice} (--vocab-size)."
 
-# %% ../book/11_tokenizzazione.ipynb #dda0923a
+# %% ../book/11_tokenizzazione.ipynb #0f10cad6
 _KEYS = str.maketrans("’ʼ´‘‚“”„–—‐‑−", "'''''\"\"\"-----")
 _TYPESET = re.compile(f"[{''.join(map(chr, _KEYS))}]")
 
@@ -104,7 +104,7 @@ class Tokenizer:
         Solleva `AnnotatedError` se non sono righe di indici del vocabolario.
         """
         rows = ids.tolist() if isinstance(ids, Tensor | np.ndarray) else ids
-        if isinstance(rows, int) or (rows and isinstance(rows[0], int | np.integer)):
+        if isinstance(rows, int) or (rows and isinstance(rows[0], int | np.integer | str)):
             raise AnnotatedError("serve una lista di frasi in pezzi, non una frase sola. Scrivi [pezzi].")
         try:
             return self._processor.decode([*map(list, rows)]) if rows else []

@@ -125,7 +125,7 @@ def read_probe(tokenizer: Tokenizer, probe: Probe) -> Reading:
         raise AnnotatedError(f"«{probe.it}»: giusta e sbagliata sono la stessa frase. Toglila.")
     return Reading(src, [BOS, *right[:step]], right[step], wrong[step])
 
-# %% ../../book/21_it_animal.ipynb #15c7e2fe
+# %% ../../book/21_it_animal.ipynb #844db0a9
 def _query(pieces: Sequence[str], probe: Probe, start: int | str) -> int:
     "La posizione da cui si guarda, nella frase inglese; `AnnotatedError` se non c'è."
     word, after = (probe.clue, 0) if start == "indizio" else ("it", start)
@@ -156,7 +156,8 @@ def noun_masses(
             pieces = tokenizer.pieces(read.tgt if kind == "decoder" else read.src)
             names = [noun.it if kind == "decoder" else noun.en for noun in probe.nouns]
             mask = piece_mask(pieces, names)
-            nouns.append((mask + mask.roll(-1, 0)).clamp(max=1) if articles else mask)
+            before = nn.functional.pad(mask[1:], (0, 0, 0, 1))  # l'articolo
+            nouns.append((mask + before).clamp(max=1) if articles else mask)
             queries.append(_query(pieces, probe, start) if kind == "encoder" else len(read.tgt) - 1)
         rows, query = torch.arange(len(chunk)), torch.tensor(queries)
         table = nn.utils.rnn.pad_sequence(nouns, batch_first=True).to(device)  # (B, S, 2)
@@ -216,7 +217,7 @@ def search(
     p = (1 + (null.amax(dim=1)[:, None] >= t).sum(dim=0)) / (1 + rounds)
     return Search(*(y.view(values.shape[1:]) for y in (t, p, out)))
 
-# %% ../../book/21_it_animal.ipynb #94d25c71
+# %% ../../book/21_it_animal.ipynb #347cb4d8
 def halves(G: int, seed: int = 0) -> tuple[Tensor, Tensor]:
     "Le cornici su cui si sceglie e quelle su cui si riferisce."
     order = torch.randperm(G, generator=torch.Generator().manual_seed(seed))
@@ -226,10 +227,11 @@ def halves(G: int, seed: int = 0) -> tuple[Tensor, Tensor]:
 def choose_and_report(
     values: Tensor,  # (G, H)
     seed: int = 0,
+    blind: Tensor | None = None,  # (H,): le teste da non contare
 ) -> tuple[int, tuple[float, float, float]]:
     "La testa dal t più alto su metà delle cornici; media e intervallo sull'altra metà."
     choose, report = halves(len(values), seed)
-    best = int(search(values[choose], rounds=1).t.argmax())
+    best = int(search(values[choose], rounds=1, blind=blind).t.argmax())
     kept = values[report][:, best]
     low, high = bootstrap(kept).tolist()
     return best, (kept.mean().item(), low, high)

@@ -428,7 +428,7 @@ def _fit(
     return page(LEVELS[fits]), LEVELS[fits]
 
 
-# %% ../../book/82_dietro_le_figure.ipynb #9c55558d
+# %% ../../book/82_dietro_le_figure.ipynb #74d63d54
 class _Panel(NamedTuple):
     name: str
     matrix: np.ndarray  # (T, S)
@@ -468,7 +468,8 @@ def _panels(
         panels.append(_Panel(name, m.weights[layer - 1, head - 1], queries, keys))
     if len(maps) == 2:
         pairs = _pairs(maps[0], maps[1])["words" if words else "pieces"]
-        panels.append(_difference(panels[0], panels[1], pairs))
+        if all(pairs.values()):  # se nulla si corrisponde, non c'è differenza
+            panels.append(_difference(panels[0], panels[1], pairs))
     return panels
 
 # %% ../../book/82_dietro_le_figure.ipynb #db7ff764

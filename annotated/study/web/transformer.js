@@ -9,7 +9,7 @@
 // Un vettore è un Float32Array; una sequenza di n vettori è un array di n Float32Array, e si scrive (n, d). Le lettere sono
 // quelle del libro: S pezzi letti, T pezzi scritti, h teste, d_k = d_model / h, V pezzi del vocabolario.
 //
-// Mancano cose che in Python ci sono, e qui non servono: le maschere, il dropout, il beam search. Si traduce una frase per
+// Mancano cose che in Python ci sono, e qui non servono: le maschere, il dropout, la beam search. Si traduce una frase per
 // volta, quindi non c'è riempitivo da nascondere (capitolo 5); e quando il decoder scrive un pezzo, il futuro non esiste ancora.
 
 const UNK = 1, BOS = 2, EOS = 3; // PAD è 0; gli indici fino a EOS sono i pezzi speciali
