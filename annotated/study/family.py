@@ -53,7 +53,7 @@ def prefix_mask(
     in_prefix = torch.arange(T, device=prefix.device) < prefix[:, None]  # (B, T)
     return causal_mask(T, prefix.device) | in_prefix[:, None, None, :]
 
-# %% ../../book/26_famiglia.ipynb #f59dcfa7
+# %% ../../book/26_famiglia.ipynb #55541136
 def mask_tokens(
     tokens: Tensor,  # (B, T)
     mask: int,  # l'indice di [MASK]; lui e gli indici più bassi sono speciali: né nascosti né estratti a caso
@@ -61,7 +61,7 @@ def mask_tokens(
     rate: float = 0.15,  # la quota di parole su cui interrogare
     generator: torch.Generator | None = None,  # None = il generatore comune di PyTorch
 ) -> tuple[Tensor, Tensor]:  # righe guastate e bersagli, (B, T); PAD dove non si interroga
-    """Nasconde parole a caso (Devlin 2019, §3.1): l'80 % diventa [MASK], il 10 % un'altra, il 10 % resta.
+    """Nasconde parole a caso (Devlin 2019, §3.1): l'80 % diventa [MASK], il 10 % una a caso, il 10 % resta.
 
     Solleva `AnnotatedError` se `rate` non sta fra 0 e 1, o se dopo `mask` non c'è nessuna parola.
     """

@@ -351,7 +351,7 @@ class GaussianWindow(nn.Module):
         j = torch.arange(mask.size(1), device=Q.device)  # (S,)
         return -((j - p) ** 2) / (2 * self.sigma**2)
 
-# %% ../../book/23_ricorrenti.ipynb #eae7fdcc
+# %% ../../book/23_ricorrenti.ipynb #743f63fa
 class SharedEmbedding(nn.Embedding):
     "Una matrice sola per le parole lette e scritte, come nel Transformer (che vi somma le posizioni)."
 
@@ -376,7 +376,7 @@ class TorchEncoder(nn.Module):
         "Come `RNNEncoder`; `mask` (B, S) è True sulle parole, che stanno tutte prima del riempitivo."
         packed = pack_padded_sequence(self.embedding(src), mask.sum(1).cpu(), True, enforce_sorted=False)
         states, last = self.gru(packed)
-        return pad_packed_sequence(states, batch_first=True)[0], torch.cat([*last], dim=-1)
+        return pad_packed_sequence(states, True, total_length=src.size(1))[0], torch.cat([*last], dim=-1)
 
 
 class TorchCell(nn.GRUCell):
