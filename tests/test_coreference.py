@@ -172,6 +172,8 @@ def test_choice_and_report_use_different_frames() -> None:
     assert best == 6 and low < mean < high and mean == pytest.approx(x[report, 6].mean().item())
     x[report, 6] -= 100.0
     assert choose_and_report(x)[0] == 6  # ciò che si riferisce non entra nella scelta
+    blind = torch.arange(x.size(1)) == 6
+    assert choose_and_report(x, blind=blind)[0] != 6  # chi non può saperne nulla non si sceglie
 
 
 def test_pieces_of_a_word() -> None:

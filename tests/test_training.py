@@ -20,10 +20,11 @@ import numpy as np
 import pytest
 import torch
 from provenienza import read_log
+from safetensors.torch import save_file
 from tqdm import tqdm
 
 from annotated import AnnotatedError, Config, Transformer, cli, load_pretrained, translate
-from annotated.checkpoint import load_model, load_state, save_model, save_tensors
+from annotated.checkpoint import load_model, load_state, load_tensors, save_model, save_tensors
 from annotated.common import PAD
 from annotated.data import Batch, Corpus, Pair, encode_pairs, load_corpus, make_batches, pad, read_pairs
 from annotated.engine import Objective, train_step, train_step_in_memory, vocabulary_loss
@@ -180,6 +181,12 @@ def test_pairs_that_do_not_fit_are_refused_at_once(setting: Setting, tmp_path: P
     with pytest.raises(AnnotatedError, match="altro vocabolario"):
         train(model, tokenizer, training, foreign, SHORT, tmp_path / "altro")
     assert not list(tmp_path.iterdir())
+
+
+def test_weights_of_another_program_are_not_called_broken(tmp_path: Path) -> None:
+    save_file({"w": torch.zeros(1)}, tmp_path / "w.safetensors", {"format": "pt"})  # metadati che non sono JSON
+    with pytest.raises(AnnotatedError, match="w.safetensors: checkpoint di un altro vocabolario"):
+        load_tensors(tmp_path / "w.safetensors", load_pretrained("mini")[1])
 
 
 def test_a_careless_measure_does_not_stop_the_dropout(setting: Setting, tmp_path: Path) -> None:
@@ -476,6 +483,8 @@ def test_a_sentence_is_not_a_list_and_minus_one_is_not_the_last() -> None:
         tokenizer.decode(tokenizer.encode(["The dog."])[0])  # type: ignore[arg-type]
     with pytest.raises(AnnotatedError, match="serve una lista di frasi"):
         tokenizer.decode(torch.tensor(tokenizer.encode(["The dog."])[0]))
+    with pytest.raises(AnnotatedError, match="serve una lista di frasi"):
+        tokenizer.decode(["▁The", "▁dog"])  # type: ignore[list-item]
     both = ["The dog saw the cat.", "The cat."]
     assert tokenizer.decode(pad(tokenizer.encode(both))) == both
     with pytest.raises(AnnotatedError, match="serve una lista di frasi"):

@@ -335,6 +335,13 @@ def test_still_figure() -> None:
     plt.close(figure)
 
 
+def test_still_figure_of_two_sentences_with_nothing_in_common() -> None:
+    "Due riquadri: una differenza non c'è."
+    one, other = (AttentionMap("self", weights(1, 2, 2, 2), row, row) for row in (["a", "b"], ["c", "d"]))
+    assert len(attention_view([one], [other]).figure().axes) == 2
+    plt.close("all")
+
+
 def test_still_figure_of_another_attention() -> None:
     "Un'altra attenzione può avere meno strati e meno teste di quella d'apertura."
     view = attention_view(maps(), layer=3, heads=[4])
