@@ -6,14 +6,14 @@
 __all__ = ['save_tensors', 'check_savable', 'save_model', 'load_tensors', 'restore', 'check_device', 'load_model',
            'publish_model', 'save_state', 'load_state']
 
-# %% ../book/81_salvare.ipynb #24a0bfbb
+# %% ../book/81_salvare.ipynb #2695ec4c
 import hashlib
 import json
 import math
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from shlex import quote
@@ -136,10 +136,13 @@ def _load_weights(folder: Path, tokenizer: Tokenizer, config: Config) -> dict[st
         )
     return {name: tensor for path in paths for name, tensor in load_tensors(path, tokenizer)[0].items()}
 
-# %% ../book/81_salvare.ipynb #d1c4ad3d
+# %% ../book/81_salvare.ipynb #483f579d
 def _load_config(folder: Path) -> Config:
     path = folder / "config.json"
-    if not path.exists():
+    missing = False
+    with suppress(PermissionError):  # una cartella chiusa: lo dirà `open_input`
+        missing = not path.exists()
+    if missing:
         if (folder / "state.safetensors").exists():
             told = "l'addestramento si è fermato prima di una validazione"
             command = f"annotated train --resume --out {quote(str(folder))}"

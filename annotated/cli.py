@@ -603,7 +603,7 @@ class _Arriving:
         line, self.arrived = self.arrived[:end], self.arrived[end:]
         return line
 
-# %% ../book/90_riga_di_comando.ipynb #57f9c3dd
+# %% ../book/90_riga_di_comando.ipynb #3a8bb43e
 def _sentences(args: argparse.Namespace) -> tuple[str, _Chunks]:
     "Da dove vengono le frasi da tradurre, e le frasi, a gruppi."
     if args.text is not None:
@@ -649,10 +649,15 @@ def _unknown(tokenizer: Tokenizer, sentences: list[str]) -> set[str]:
     return {letter for row in read for piece, i in row if i == UNK for letter in piece}
 
 
+def _few(letters: set[str]) -> str:
+    "Al più cinquanta: di un testo in un'altra scrittura sarebbero migliaia."
+    return " ".join(sorted(letters)[:50]) + (" …" if len(letters) > 50 else "")
+
+
 def _tell_unknown(origin: str | Path, letters: set[str]) -> None:
     if letters:
         told = "il vocabolario non ha questi caratteri, che una traduzione può soltanto copiare"
-        _say(f"{origin}: {told}: {' '.join(sorted(letters))}")
+        _say(f"{origin}: {told}: {_few(letters)}")
 
 
 def _translations(
@@ -666,11 +671,11 @@ def _translations(
         told |= new
         found = n_best(
             model, tokenizer, good, args.beam, args.alpha, args.max_tokens,
-            progress=len(good) > 1, origin=origin, first=first,
+            progress=len(good) > 1, origin=origin, first=first, keep=args.n_best or 1,
         )  # fmt: skip
         for line, hypotheses in enumerate(found, first):
             if args.n_best:
-                yield from (f"{line}\t{score:.4f}\t{text}" for score, text in hypotheses[: args.n_best])
+                yield from (f"{line}\t{score:.4f}\t{text}" for score, text in hypotheses)
             else:
                 yield hypotheses[0][1]
         if error:  # ciò che veniva prima è tradotto
@@ -744,10 +749,16 @@ def _add_translate(commands: Any) -> None:
     p.set_defaults(run=_translate)
     _add_decoding(p)
 
-# %% ../book/90_riga_di_comando.ipynb #f97e0076
+# %% ../book/90_riga_di_comando.ipynb #0bff4d6c
 def _pairs(args: argparse.Namespace) -> list[Pair]:
     if not args.target:
-        return list(read_pairs(args.pairs))
+        try:
+            return list(read_pairs(args.pairs))
+        except AnnotatedError as error:
+            if ".tsv" in args.pairs.suffixes or not args.pairs.is_file():
+                raise
+            told = f"{error} Se è di sole frasi, dai anche il file delle traduzioni."
+            raise AnnotatedError(told) from error
     pairs = list(read_parallel(args.pairs, args.target))
     if not pairs:
         raise AnnotatedError(f"{args.pairs}: il file è vuoto. Serve una frase per riga.")
@@ -812,7 +823,7 @@ def _add_evaluate(commands: Any) -> None:
     p.set_defaults(run=_evaluate)
     _add_decoding(p)
 
-# %% ../book/90_riga_di_comando.ipynb #05eed5e4
+# %% ../book/90_riga_di_comando.ipynb #7dadf125
 def _score(args: argparse.Namespace) -> None:
     pairs = _pairs(args)
     model, tokenizer = _model(args)
@@ -841,7 +852,7 @@ def _score(args: argparse.Namespace) -> None:
         raise AnnotatedError(f"{args.pairs}: nessuna coppia entra in {limit} pezzi. Dividile.")
     _tell_skipped(args.pairs, fits, limit)
     if unknown:
-        told = f"il vocabolario non ha i caratteri {' '.join(sorted(unknown))}"
+        told = f"il vocabolario non ha i caratteri {_few(unknown)}"
         _say(f"{args.pairs}: {told}: il voto di chi li usa ne risente")
     perplexity = number(math.exp(min(-total / pieces, 700)), ".2f")  # oltre, non è un numero
     _say(f"{args.pairs}: {number(sum(fits))} coppie, perplessità {perplexity}")
@@ -884,13 +895,15 @@ def _add_attention(commands: Any) -> None:
     p.set_defaults(run=_attention)
     _add_device(p)
 
-# %% ../book/90_riga_di_comando.ipynb #1a7aab60
+# %% ../book/90_riga_di_comando.ipynb #5305eba1
 def _export(args: argparse.Namespace) -> None:
     if args.sentence and args.to != "web":
         raise AnnotatedError("--sentence: è di una pagina web. Aggiungi --to web.")
     renewed = args.to == "web" and (args.out / "modello.js").exists()
     own = args.to == "marian"  # che della sua cartella giudica da sé: può finire un'esportazione uccisa
-    if not (own or renewed) and args.out.is_dir() and any(args.out.iterdir()):
+    # ciò che un'esportazione uccisa ha lasciato a metà non conta
+    there = args.out.is_dir() and any(path.suffix != ".parziale" for path in args.out.iterdir())
+    if there and not (own or renewed):
         raise AnnotatedError(f"{args.out}: non è una cartella vuota. Scegli un altro nome o svuotala.")
     if args.to == "marian":
         export_marian(args.model, args.out)
@@ -998,7 +1011,7 @@ def make_parser() -> argparse.ArgumentParser:
         add(commands)
     return parser
 
-# %% ../book/90_riga_di_comando.ipynb #d7506b93
+# %% ../book/90_riga_di_comando.ipynb #286251cf
 def _flush() -> None:
     "Scrive ciò che resta; se non si può lo butta, perché Python, uscendo, non ci riprovi."
     try:
@@ -1050,7 +1063,8 @@ def _outcome(argv: list[str] | None) -> int:
         told = f"lo standard output è in {error.encoding}, che non ha «{error.object[error.start]}»"
         return _fail(f"{told}. Imposta PYTHONIOENCODING=utf-8.")
     except OSError as error:
-        return _fail(f"{error.filename or 'lettura o scrittura'}: {reason(error)}.")
+        advice = " Controlla nome e permessi." if error.filename else ""
+        return _fail(f"{error.filename or 'lettura o scrittura'}: {reason(error)}.{advice}")
     except (MemoryError, RuntimeError) as error:
         if not out_of_memory(error):
             raise

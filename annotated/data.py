@@ -44,7 +44,7 @@ def pad(
     tensors = [torch.tensor(np.asarray(s, dtype=np.int64)) for s in sequences]
     return torch.nn.utils.rnn.pad_sequence(tensors, batch_first=True, padding_value=PAD)
 
-# %% ../book/12_dati.ipynb #b1467e7b
+# %% ../book/12_dati.ipynb #663fb02f
 class Corpus:
     """Coppie già divise in pezzi, in due soli vettori: tutti i pezzi in fila e dove comincia ogni frase.
 
@@ -72,8 +72,9 @@ class Corpus:
     def batch(self, indices: np.ndarray) -> Batch:
         "Il lotto delle coppie `indices`; `IndexError` se non ce n'è nessuna, o se una non c'è."
         indices = np.asarray(indices)
-        if indices.dtype == bool or not indices.size:
+        if indices.dtype.kind not in "iu" or not indices.size:
             raise IndexError("servono gli indici di almeno una coppia, non una maschera")
+        indices = indices.astype(np.int64)  # il doppio di un intero corto può non entrarci
         if indices.min() < 0:  # in NumPy −1 sarebbe l'ultima
             raise IndexError(int(indices.min()))
         src, tgt_out = self._rows(2 * indices), self._rows(2 * indices + 1)

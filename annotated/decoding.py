@@ -7,10 +7,11 @@ __all__ = ['MAX_BEAM', 'MAX_ALPHA', 'PRECISIONS', 'Hypothesis', 'length_penalty'
            'beam_search', 'encode_sources', 'copy_unknown', 'n_best', 'translate', 'piece_scores', 'quantize_rows',
            'with_precision']
 
-# %% ../book/16_decodifica.ipynb #60a0fdfc
+# %% ../book/16_decodifica.ipynb #acfd1f68
 import copy
 import math
 from collections.abc import Iterable, Iterator
+from numbers import Real
 from typing import NamedTuple
 
 import torch
@@ -60,7 +61,7 @@ def _take(x: Tensor, indices: Tensor) -> Tensor:
     "Le ipotesi `indices` (A, n) di `x`, (A, m) o (A, m, lunghezza)."
     return x.gather(1, indices) if x.ndim == 2 else x.gather(1, indices[:, :, None].expand(-1, -1, x.size(2)))
 
-# %% ../book/16_decodifica.ipynb #bb75e5e3
+# %% ../book/16_decodifica.ipynb #d6c82e70
 class _Finished:
     "Di ogni frase, le K migliori ipotesi già chiuse."
 
@@ -105,8 +106,8 @@ def check_vocabulary(model: Transformer, tokenizer: Tokenizer) -> None:
 def _check_search(beam: int, alpha: float) -> None:
     if not is_count(beam, MAX_BEAM):
         raise AnnotatedError(f"beam = {beam!r}: serve un intero (int) da 1 a {MAX_BEAM}.")
-    if not 0 <= alpha <= MAX_ALPHA:  # NaN non supera nessun confronto
-        raise AnnotatedError(f"alpha = {alpha}: serve un numero fra 0 e {MAX_ALPHA}.")
+    if not isinstance(alpha, Real) or not 0 <= alpha <= MAX_ALPHA:  # NaN non supera nessun confronto
+        raise AnnotatedError(f"alpha = {alpha!r}: serve un numero fra 0 e {MAX_ALPHA}.")
 
 
 # %% ../book/16_decodifica.ipynb #25c0cd36
@@ -204,7 +205,7 @@ def copy_unknown(
                 pieces[t] = read[unknown[cross[t, unknown].argmax()]]
     return pieces
 
-# %% ../book/16_decodifica.ipynb #1c639a44
+# %% ../book/16_decodifica.ipynb #63d1cb58
 _RUINED = "il modello non sa dare un punteggio alle parole: i suoi pesi sono rovinati. Copialo di nuovo."
 
 
@@ -228,6 +229,7 @@ def n_best(
     progress: bool = False,  # mostra l'avanzamento
     origin: str = "testo",  # da dove vengono le frasi e il numero della prima, per i messaggi d'errore
     first: int = 1,
+    keep: int | None = None,  # quante ipotesi rendere di ogni frase; None = tutte
 ) -> list[list[tuple[float, str]]]:  # nello stesso ordine; di ogni frase le ipotesi, dalla migliore
     """Traduce le frasi, quelle di lunghezza simile insieme, e di ognuna rende fino a `beam` ipotesi.
 
@@ -242,15 +244,16 @@ def n_best(
     max_tokens = max_tokens or (32_768 if device.type == "cuda" else 4096)
     sentences = sentences if isinstance(sentences, str) else list(sentences)  # una frase sola è un errore
     encoded = encode_sources(tokenizer, sentences, model.config.max_len, origin, first)
-    found: list[list[tuple[float, str]]] = [[]] * len(encoded)
+    found: list[list[tuple[float, str]]] = [[] for _ in encoded]
     with tqdm(total=len(encoded), unit="frase", desc="traduzione", disable=not progress) as bar:
         for chunk in _by_length([beam * len(ids) for ids in encoded], max_tokens):
             best = beam_search(model, pad(encoded[i] for i in chunk).to(device), beam, alpha)
             if not all(best):
                 raise AnnotatedError(_RUINED)
             for i, hypotheses in zip(chunk, best, strict=True):
-                pieces = [copy_unknown(model, tokenizer, sentences[i], one.ids) for one in hypotheses]
-                found[i] = [(one.score, tokenizer.join(x)) for one, x in zip(hypotheses, pieces, strict=True)]
+                for score, ids in hypotheses[:keep]:
+                    pieces = copy_unknown(model, tokenizer, sentences[i], ids)
+                    found[i].append((score, tokenizer.join(pieces)))
             bar.update(len(chunk))
     return found
 
@@ -267,8 +270,8 @@ def translate(
     first: int = 1,
 ) -> list[str]:  # nello stesso ordine
     "Di ogni frase l'ipotesi migliore: gli argomenti, e gli errori, sono quelli di `n_best`."
-    found = n_best(model, tokenizer, sentences, beam, alpha, max_tokens, progress, origin, first)
-    return [hypotheses[0][1] for hypotheses in found]
+    found = n_best(model, tokenizer, sentences, beam, alpha, max_tokens, progress, origin, first, keep=1)
+    return [text for [(_, text)] in found]
 
 # %% ../book/16_decodifica.ipynb #e05fd49c
 @without_dropout

@@ -5,11 +5,12 @@
 # %% auto #0
 __all__ = ['MODELS', 'Translator', 'model_folders', 'find_pretrained', 'load_pretrained']
 
-# %% ../book/84_in_cinque_minuti.ipynb #0b9a5ae8
+# %% ../book/84_in_cinque_minuti.ipynb #5a372cf6
 import os
 import site
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -38,7 +39,7 @@ class Translator(NamedTuple):
         "Le traduzioni; `AnnotatedError` se una frase è vuota o troppo lunga (capitolo sulla decodifica)."
         return translate(self.model, self.tokenizer, sentences, beam, alpha)
 
-# %% ../book/84_in_cinque_minuti.ipynb #2a94f671
+# %% ../book/84_in_cinque_minuti.ipynb #6450e786
 MODELS = Path(common.__file__).resolve().parents[1] / "models"  # accanto ai sorgenti
 
 
@@ -58,7 +59,11 @@ def find_pretrained(name: str | Path) -> Path:
             return folder / name
     if os.path.isdir(name):
         return Path(name)  # chi la legge dirà che cosa manca
-    published = ", ".join(sorted({path.name for folder in model_folders() for path in folder.glob("*/")}))
+    names = set[str]()
+    for folder in model_folders():
+        with suppress(OSError):  # una cartella che non si può guardare
+            names |= {path.name for path in folder.glob("*/")}
+    published = ", ".join(sorted(names))
     advice = f"Ci sono: {published}." if published else (
         "I pesi si installano con il pacchetto: «pip install git+https://github.com/annotated-it/annotated», "
         "o ANNOTATED_MODELS=CARTELLA/models, se i sorgenti sono in CARTELLA."

@@ -54,7 +54,7 @@ def _explain(error: str, vocab_size: int) -> str:
         advice = f"al più {limit[1]}" if limit else "meno"
     return f"{what}: chiedine {advice} (--vocab-size)."
 
-# %% ../book/11_tokenizzazione.ipynb #0f10cad6
+# %% ../book/11_tokenizzazione.ipynb #388ec338
 _KEYS = str.maketrans("’ʼ´‘‚“”„–—‐‑−", "'''''\"\"\"-----")
 _TYPESET = re.compile(f"[{''.join(map(chr, _KEYS))}]")
 
@@ -103,10 +103,10 @@ class Tokenizer:
 
         Solleva `AnnotatedError` se non sono righe di indici del vocabolario.
         """
-        rows = ids.tolist() if isinstance(ids, Tensor | np.ndarray) else ids
-        if isinstance(rows, int) or (rows and isinstance(rows[0], int | np.integer | str)):
-            raise AnnotatedError("serve una lista di frasi in pezzi, non una frase sola. Scrivi [pezzi].")
         try:
+            rows = ids.tolist() if isinstance(ids, Tensor | np.ndarray) else list(ids)
+            if isinstance(rows, int) or (rows and isinstance(rows[0], int | np.integer | str)):
+                raise AnnotatedError("serve una lista di frasi in pezzi, non una frase sola. Scrivi [pezzi].")
             return self._processor.decode([*map(list, rows)]) if rows else []
         except (IndexError, TypeError) as error:
             raise AnnotatedError(f"servono righe di indici da 0 a {self.vocab_size - 1}.") from error
@@ -164,6 +164,8 @@ class Tokenizer:
         output, chosen = io.BytesIO(), reservoir_sample(sentences, max_sentences, seed)
         if not all(isinstance(sentence, str) for sentence in chosen):
             raise AnnotatedError("fra le frasi c'è qualcosa che non è testo. Correggilo o toglilo.")
+        if chosen and all(len(text.encode(errors="replace")) > 4192 for text in chosen):
+            raise AnnotatedError("nessuna frase sta in 4.192 byte, e SentencePiece salta le altre. Dividile.")
         try:
             spm.SentencePieceTrainer.train(
                 sentence_iterator=map(straighten, chosen), model_writer=output,

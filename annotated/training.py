@@ -181,7 +181,7 @@ class TrainingConfig:
         left = (self.max_steps - step + 1) / (self.cooldown or 1)
         return noam(step, d_model, self.warmup, self.factor) * min(1.0, left)
 
-# %% ../book/15_addestramento.ipynb #58d6929b
+# %% ../book/15_addestramento.ipynb #bc0078b3
 @dataclass
 class Progress:
     "A che punto è un addestramento."
@@ -205,7 +205,7 @@ class Progress:
     @property
     def seconds(self) -> float:
         "Da quanto si addestra, validazioni comprese, anche prima della ripresa."
-        return max((row["seconds"] for row in self.log if "seconds" in row), default=0.0)
+        return max((row["seconds"] for row in self.log if "tokens_per_second" in row), default=0.0)
 
     @property
     def stalled(self) -> int:
@@ -213,7 +213,7 @@ class Progress:
         losses = self.valid_losses
         return len(losses) - 1 - losses.index(min(losses)) if losses else 0
 
-# %% ../book/15_addestramento.ipynb #c677369c
+# %% ../book/15_addestramento.ipynb #4be88186
 @dataclass
 class Run:
     "Un addestramento in corso: che cosa si addestra, come, dove si scrive, a che punto è."
@@ -243,6 +243,13 @@ class Run:
     def last_step(self) -> bool:
         "Se i passi chiesti sono fatti, o il tempo è finito."
         return self.expired or self.progress.step >= self.config.max_steps
+
+    @property
+    def unmeasured(self) -> bool:
+        "Se a questo passo tocca una validazione che nel diario non c'è."
+        step = self.progress.step
+        due = self.last_step or step % self.config.valid_every == 0
+        return due and not any(row["step"] == step for row in self.progress.log if "valid_loss" in row)
 
 # %% ../book/15_addestramento.ipynb #b6593f96
 LOG_EVERY = 20  # passi fra una riga di diario e la successiva
@@ -307,7 +314,7 @@ def _to_tensorboard(folder: Path, log: list[dict[str, Any]]) -> None:
             for name in row.keys() - {"step"}:
                 writer.add_scalar(name, row[name], row["step"])
 
-# %% ../book/15_addestramento.ipynb #48c94004
+# %% ../book/15_addestramento.ipynb #2a0319d1
 @contextmanager
 def _steps_kept(run: Run) -> Iterator[None]:
     "Se ciò che sta nel blocco `with` fallisce, i passi fatti non si perdono."
@@ -339,13 +346,14 @@ def _validate(run: Run, validation: Corpus) -> None:
         averaged = _averaged(run)
         loss = validation_loss(averaged, validation, min(config.max_tokens, 4096), config.precision)
     row = {"step": progress.step, "valid_loss": _finite(loss, run)}
-    best = row["valid_loss"] < min(progress.valid_losses, default=math.inf)
-    progress.log.append(row)
-    if rank_and_size()[0] > 0:
+    first = rank_and_size()[0] == 0
+    if first and row["valid_loss"] < min(progress.valid_losses, default=math.inf):
+        with _steps_kept(run):
+            save_model(run.folder, averaged, run.tokenizer)
+    progress.log.append(row)  # dopo i pesi: chi riprende non creda scritto un modello che non c'è
+    if not first:
         return
     with _steps_kept(run):
-        if best:
-            save_model(run.folder, averaged, run.tokenizer)
         others = without_dropout(run.measure)(averaged)
         # nel diario, che è JSON, niente tensori
         progress.log[-1] = {name: float(value) for name, value in others.items()} | row
@@ -527,7 +535,7 @@ def _uncompiled_after(model: Transformer) -> Iterator[None]:
         for block in (*model.encoder.layers, *model.decoder.layers):
             block._compiled_call_impl = None
 
-# %% ../book/15_addestramento.ipynb #165bed29
+# %% ../book/15_addestramento.ipynb #25512e96
 def _steps(run: Run, training: Corpus, validation: Corpus, shown: bool) -> None:
     "I passi che mancano, con diario, validazioni e salvataggi."
     objective, config, progress, before = _objective(run), run.config, run.progress, run.progress.step
@@ -539,6 +547,9 @@ def _steps(run: Run, training: Corpus, validation: Corpus, shown: bool) -> None:
     deadline = meter.started + 60 * (config.minutes or math.inf)
     with bar, _uncompiled_after(run.model), _signals() as received:
         if progress.step == 0:  # così riprende anche chi viene ucciso prima della prima validazione
+            _save_progress(run)
+        elif run.unmeasured:  # la validazione di questo passo non era finita
+            _validate(run, validation)
             _save_progress(run)
         while not run.finished:
             batch = next(batches)
@@ -567,7 +578,7 @@ def _steps(run: Run, training: Corpus, validation: Corpus, shown: bool) -> None:
         if progress.step < config.max_steps or progress.step == before:
             _tell(bar, _why(run))
 
-# %% ../book/15_addestramento.ipynb #7ea07a70
+# %% ../book/15_addestramento.ipynb #adffb09e
 def _check_data(model: Transformer, *corpora: Corpus) -> None:
     if not all(map(len, corpora)):
         raise AnnotatedError("nessuna coppia: servono dati per addestrare e per la validazione.")
@@ -612,7 +623,4 @@ def train(
         if rank_and_size()[0] == 0 and not run.finished:
             begun()
         _steps(run, training, validation, progress)
-        if not run.progress.valid_losses:  # ripreso quando non c'era più nulla da fare, e mai misurato
-            _validate(run, validation)
-            _save_progress(run)
     return min(run.progress.valid_losses)

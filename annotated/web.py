@@ -213,7 +213,7 @@ class LiveModel(PageFigure):
     def __repr__(self) -> str:
         return "traduttore nel browser"
 
-# %% ../book/88_nel_browser.ipynb #d4862ea5
+# %% ../book/88_nel_browser.ipynb #1ae8e91a
 def _languages(name: str) -> list[str]:
     "Le sigle delle due lingue, se le dice il nome del modello (`small-en-it`); se no, nessuna."
     name = "mini-en-it" if name == "mini" else Path(name).resolve().name
@@ -224,6 +224,11 @@ def _live_data(name: str, sentences: Sequence[str], url: str | None) -> dict[str
     "Di un modello: dove sono i pesi, quanti byte, e le risposte alle frasi pronte."
     model, tokenizer = load_pretrained(name)
     model = in_bytes(model)
+    try:
+        ready = [ready_answer(model, tokenizer, one) for one in sentences]
+    except AnnotatedError as error:
+        told = f"{name}: {error} È una frase pronta della pagina: danne altre (--sentence)."
+        raise AnnotatedError(told) from error
     return {
         "name": Path(name).resolve().name,
         "url": url or f"_static/vivo/{name}",
@@ -231,7 +236,7 @@ def _live_data(name: str, sentences: Sequence[str], url: str | None) -> dict[str
         "bytes": sum(4 * len(x) + (x.numel() if x.dim() == 2 else 0) for x in model.state_dict().values()),
         "languages": _languages(name),
         "words": _known_words(tokenizer),
-        "sentences": [ready_answer(model, tokenizer, one) for one in sentences],
+        "sentences": ready,
     }
 
 

@@ -253,6 +253,9 @@ def test_unknown_characters_are_copied(precision: str) -> None:
     assert together == [translate(model, tokenizer, [sentence])[0] for sentence in sentences]
     assert all(sign in together[1] for sign in "Ł€ü") and "東京" in together[2]
     assert translate(model, tokenizer, iter(sentences)) == together
+    for keep in (1, 2):
+        found = n_best(model, tokenizer, sentences, keep=keep)
+        assert [len(row) for row in found] == [keep] * 3 and [row[0][1] for row in found] == together
 
 
 def test_the_unknown_that_is_looked_at_most_is_copied() -> None:

@@ -1,6 +1,7 @@
 """Il motore: gradienti che non dipendono da come si divide il lavoro, e addestramenti che non perdono nulla."""
 
 import contextlib
+import errno
 import json
 import math
 import multiprocessing
@@ -150,6 +151,55 @@ def test_a_measure_that_fails_loses_no_steps(
     assert [row["step"] for row in read_log(tmp_path) if "valid_loss" in row] == [5]
     train(model, tokenizer, training, validation, replace(SHORT, max_steps=10), tmp_path, True, progress=False)
     assert [row["step"] for row in read_log(tmp_path) if "valid_loss" in row] == [5, 10]
+
+
+def test_a_model_that_could_not_be_written_is_written_on_resume(
+    setting: Setting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    "Se il disco si riempie mentre si scrive il migliore, il diario non lo crede scritto."
+    tokenizer, training, validation = setting
+    model = Transformer(Config(tokenizer.vocab_size, **SHAPE))
+
+    def no_room(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as full:
+        full.setattr("annotated.training.save_model", no_room)
+        with pytest.raises(OSError):
+            train(model, tokenizer, training, validation, SHORT, tmp_path, progress=False)
+    assert not [row for row in read_log(tmp_path) if "valid_loss" in row]
+    config = replace(SHORT, max_steps=5)  # non c'è altro da fare: manca la sola validazione
+    loss = train(model, tokenizer, training, validation, config, tmp_path, True, progress=False)
+    assert loss == pytest.approx(validation_loss(load_model(tmp_path)[0], validation, 256), abs=1e-5)
+
+
+def test_an_interrupted_validation_is_done_on_resume(
+    setting: Setting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizer, training, validation = setting
+    model, config = Transformer(Config(tokenizer.vocab_size, **SHAPE)), replace(SHORT, max_steps=10, average=1)
+    losses = iter([2.0])  # la seconda validazione, che è l'ultima, la ferma un secondo Ctrl+C
+
+    def interrupted(*_: object) -> float:
+        if (loss := next(losses, None)) is None:
+            raise KeyboardInterrupt
+        return loss
+
+    with monkeypatch.context() as stopped:
+        stopped.setattr("annotated.training.validation_loss", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            train(model, tokenizer, training, validation, config, tmp_path, progress=False)
+    assert [row["step"] for row in read_log(tmp_path) if "valid_loss" in row] == [5]
+    train(model, tokenizer, training, validation, config, tmp_path, True, progress=False)
+    assert [row["step"] for row in read_log(tmp_path) if "valid_loss" in row] == [5, 10]
+
+
+def test_short_integers_choose_the_same_pairs(setting: Setting) -> None:
+    corpus = setting[1]
+    for dtype in (np.int8, np.uint8, np.int16):
+        assert corpus.batch(np.array([100], dtype)).src.equal(corpus.batch(np.array([100])).src)
+    with pytest.raises(IndexError, match="servono gli indici"):
+        corpus.batch(np.array([0.5]))
 
 
 @pytest.mark.parametrize(("spoiled", "step"), [(False, 5), (True, 0)])
@@ -485,6 +535,9 @@ def test_a_sentence_is_not_a_list_and_minus_one_is_not_the_last() -> None:
         tokenizer.decode(torch.tensor(tokenizer.encode(["The dog."])[0]))
     with pytest.raises(AnnotatedError, match="serve una lista di frasi"):
         tokenizer.decode(["▁The", "▁dog"])  # type: ignore[list-item]
+    assert tokenizer.decode(iter(tokenizer.encode(["The dog."]))) == ["The dog."]  # type: ignore[arg-type]
+    with pytest.raises(AnnotatedError, match="nessuna frase sta in 4.192 byte"):
+        Tokenizer.train(["la casa rossa " * 400], 40)
     both = ["The dog saw the cat.", "The cat."]
     assert tokenizer.decode(pad(tokenizer.encode(both))) == both
     with pytest.raises(AnnotatedError, match="serve una lista di frasi"):

@@ -337,9 +337,10 @@ def test_still_figure() -> None:
 
 def test_still_figure_of_two_sentences_with_nothing_in_common() -> None:
     "Due riquadri: una differenza non c'è."
-    one, other = (AttentionMap("self", weights(1, 2, 2, 2), row, row) for row in (["a", "b"], ["c", "d"]))
+    rows = ["Hello", "Ġworld"], ["C", "iao", "Ġamici"]
+    one, other = (AttentionMap("self", weights(1, 2, len(row), len(row)), row, row) for row in rows)
     assert len(attention_view([one], [other]).figure().axes) == 2
-    plt.close("all")
+    assert not plt.get_fignums()  # chi la riceve la mostra: nessuna resta aperta
 
 
 def test_still_figure_of_another_attention() -> None:
