@@ -110,7 +110,7 @@ def _check_search(beam: int, alpha: float) -> None:
         raise AnnotatedError(f"alpha = {alpha!r}: serve un numero fra 0 e {MAX_ALPHA}.")
 
 
-# %% ../book/16_decodifica.ipynb #25c0cd36
+# %% ../book/16_decodifica.ipynb #979063e6
 @without_dropout
 @torch.inference_mode()
 def beam_search(
@@ -125,13 +125,12 @@ def beam_search(
     (B, _), K, device = src.shape, beam, src.device
     memory, memory_mask = model.encode(src)
     memory = [(k.contiguous(), v.contiguous()) for k, v in memory]  # in fila, una volta per tutte
-    copies = (src == UNK).any(dim=1)  # (B,)
     limits = ((src != PAD).sum(dim=1) + extra).clamp(1, model.config.max_len)  # (B,)
     L = int(limits.max()) if B else 0
     penalty = torch.tensor([length_penalty(n, alpha) for n in range(L + 1)], device=device)
     caches, finished = [KVCache(L) for _ in memory], _Finished(B, K, L, device)
     active, prefixes = torch.arange(B, device=device), finished.texts
-    tokens = torch.full((B * K, 1), BOS, device=device)
+    tokens, copies = torch.full((B * K, 1), BOS, device=device), (src == UNK).any(dim=1)  # (B·K, 1), (B,)
     scores = torch.full((B, K), -torch.inf, device=device)
     scores[:, 0] = 0.0  # all'inizio le K ipotesi sono uguali: ne conta una
     for length in range(1, L + 1):

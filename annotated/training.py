@@ -213,7 +213,7 @@ class Progress:
         losses = self.valid_losses
         return len(losses) - 1 - losses.index(min(losses)) if losses else 0
 
-# %% ../book/15_addestramento.ipynb #4be88186
+# %% ../book/15_addestramento.ipynb #7d9cb611
 @dataclass
 class Run:
     "Un addestramento in corso: che cosa si addestra, come, dove si scrive, a che punto è."
@@ -248,7 +248,7 @@ class Run:
     def unmeasured(self) -> bool:
         "Se a questo passo tocca una validazione che nel diario non c'è."
         step = self.progress.step
-        due = self.last_step or step % self.config.valid_every == 0
+        due = step > 0 and (self.last_step or step % self.config.valid_every == 0)
         return due and not any(row["step"] == step for row in self.progress.log if "valid_loss" in row)
 
 # %% ../book/15_addestramento.ipynb #b6593f96
@@ -535,7 +535,7 @@ def _uncompiled_after(model: Transformer) -> Iterator[None]:
         for block in (*model.encoder.layers, *model.decoder.layers):
             block._compiled_call_impl = None
 
-# %% ../book/15_addestramento.ipynb #25512e96
+# %% ../book/15_addestramento.ipynb #165bed29
 def _steps(run: Run, training: Corpus, validation: Corpus, shown: bool) -> None:
     "I passi che mancano, con diario, validazioni e salvataggi."
     objective, config, progress, before = _objective(run), run.config, run.progress, run.progress.step
@@ -547,9 +547,6 @@ def _steps(run: Run, training: Corpus, validation: Corpus, shown: bool) -> None:
     deadline = meter.started + 60 * (config.minutes or math.inf)
     with bar, _uncompiled_after(run.model), _signals() as received:
         if progress.step == 0:  # così riprende anche chi viene ucciso prima della prima validazione
-            _save_progress(run)
-        elif run.unmeasured:  # la validazione di questo passo non era finita
-            _validate(run, validation)
             _save_progress(run)
         while not run.finished:
             batch = next(batches)
@@ -578,7 +575,7 @@ def _steps(run: Run, training: Corpus, validation: Corpus, shown: bool) -> None:
         if progress.step < config.max_steps or progress.step == before:
             _tell(bar, _why(run))
 
-# %% ../book/15_addestramento.ipynb #adffb09e
+# %% ../book/15_addestramento.ipynb #bcdc2c44
 def _check_data(model: Transformer, *corpora: Corpus) -> None:
     if not all(map(len, corpora)):
         raise AnnotatedError("nessuna coppia: servono dati per addestrare e per la validazione.")
@@ -622,5 +619,8 @@ def train(
         _start(run, resume)
         if rank_and_size()[0] == 0 and not run.finished:
             begun()
+        if run.unmeasured:  # la validazione di questo passo non era finita
+            _validate(run, validation)
+            _save_progress(run)
         _steps(run, training, validation, progress)
     return min(run.progress.valid_losses)
