@@ -39,7 +39,7 @@ def length_penalty(
     "Il divisore ((5 + lunghezza) / 6)^α che toglie alle frasi corte il loro vantaggio (Wu 2016, eq. 14)."
     return ((5 + length) / 6) ** alpha
 
-# %% ../book/16_decodifica.ipynb #7fe7a545
+# %% ../book/16_decodifica.ipynb #d2f4a9a1
 def best_continuations(
     logits: Tensor,  # del prossimo pezzo, (A, K, V)
     scores: Tensor,  # log-probabilità delle ipotesi, (A, K)
@@ -48,7 +48,7 @@ def best_continuations(
 ) -> tuple[Tensor, Tensor, Tensor]:  # punteggi, ipotesi da cui vengono, pezzi: tutti (A, 2K)
     "Per ogni frase le 2K continuazioni più probabili delle sue K ipotesi, dalla migliore."
     K, log_probs = logits.size(1), logits.log_softmax(dim=-1)
-    log_probs[:, :, [PAD, BOS]] = -torch.inf
+    log_probs[:, :, PAD] = log_probs[:, :, BOS] = -torch.inf
     log_probs[:, :, UNK].masked_fill_((~copies | at_limit)[:, None], -torch.inf)
     if at_limit.any():
         log_probs[at_limit, :, EOS + 1 :] = -torch.inf

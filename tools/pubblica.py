@@ -96,6 +96,8 @@ def card(name: str, metrics: dict[str, Any], model: Transformer) -> str:
         + metrics["hardware"],
         "versione": f"{metrics['date']}, commit {metrics['commit']}, seme {metrics['seed']}",
     }
+    if again := metrics.get("measured"):
+        rows["punteggi"] = f"ripresi con gli stessi pesi: {again['date']}, commit {again['commit']}"
     return CARD.read_text("utf-8").format(
         name=name,
         table="\n".join(f"| {key} | {value} |" for key, value in rows.items()),
