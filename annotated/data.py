@@ -205,7 +205,7 @@ def read_lines(
             told = f"{path}, dopo la riga {number}: archivio {suffix} troncato o rovinato"
             raise AnnotatedError(f"{told}. Scaricalo di nuovo.") from error
 
-# %% ../book/12_dati.ipynb #1ff6ce01
+# %% ../book/12_dati.ipynb #1c3f0f62
 def read_pairs(
     path: str | Path,  # tre colonne separate da tabulazione: fonte, frase, traduzione
     repeat: dict[str, float] | None = None,  # quante volte ogni coppia di una fonte; 0,5 = una no e una sì
@@ -215,10 +215,9 @@ def read_pairs(
     for number, line in enumerate(read_lines(path), 1):
         columns = line.split("\t")
         if len(columns) != 3:
-            raise AnnotatedError(
-                f"{path}, riga {number}: {len(columns)} colonne invece di 3 (fonte, frase, traduzione). "
-                "Correggi la riga."
-            )
+            many = "una colonna" if len(columns) == 1 else f"{len(columns)} colonne"
+            told = f"{path}, riga {number}: {many} invece di 3 (fonte, frase, traduzione)"
+            raise AnnotatedError(f"{told}. Correggi la riga.")
         pair = Pair(columns[1].strip(), columns[2].strip())
         if not all(pair):
             raise AnnotatedError(f"{path}, riga {number}: frase vuota. Completa la coppia o togli la riga.")
