@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['MAX_BEAM', 'MAX_ALPHA', 'PRECISIONS', 'Hypothesis', 'length_penalty', 'best_continuations', 'check_vocabulary',
-           'beam_search', 'encode_sources', 'copy_unknown', 'n_best', 'translate', 'piece_scores', 'quantize_rows',
-           'with_precision']
+           'beam_search', 'encode_sources', 'looked_unknown', 'copy_unknown', 'n_best', 'translate', 'piece_scores',
+           'quantize_rows', 'with_precision']
 
 # %% ../book/16_decodifica.ipynb #acfd1f68
 import copy
@@ -184,27 +184,38 @@ def encode_sources(
             )
     return encoded
 
-# %% ../book/16_decodifica.ipynb #f8c34667
+# %% ../book/16_decodifica.ipynb #8c669623
+def looked_unknown(
+    model: Transformer,
+    tokenizer: Tokenizer,
+    sentence: str,  # la frase di partenza; `AnnotatedError` se sconosciuti non ne ha
+    ids: list[int],  # la sua traduzione in pezzi, EOS escluso: (T,)
+) -> list[str]:  # (T + 1): l'ultimo passo scrive EOS
+    "A ogni passo, degli sconosciuti di `sentence`, il più guardato dalla cross-attention (Jean 2015)."
+    read, device = tokenizer.split(sentence), next(model.parameters()).device
+    src = torch.tensor([[*tokenizer.encode([sentence])[0], EOS]], device=device)  # (1, S)
+    tgt = torch.tensor([[BOS, *ids]], device=device)  # (1, T + 1)
+    unknown = (src[0] == UNK).nonzero()[:, 0].tolist()
+    if not unknown:
+        raise AnnotatedError("la frase non ha caratteri sconosciuti: non c'è nulla da copiare.")
+    cross = torch.stack(attention_weights(model, src, tgt).cross).mean(dim=(0, 2))[0]  # (T + 1, S)
+    return [read[unknown[i]] for i in cross[:, unknown].argmax(dim=1).tolist()]
+
+
 def copy_unknown(
     model: Transformer,
     tokenizer: Tokenizer,
-    sentence: str,  # la frase di partenza
-    ids: list[int],  # la sua traduzione in pezzi, EOS escluso
-) -> list[str]:
-    "I pezzi come testo; al posto di ogni UNK, degli sconosciuti di `sentence` il più guardato (Jean 2015)."
-    pieces, read = tokenizer.pieces(ids), tokenizer.split(sentence)
+    sentence: str,
+    ids: list[int],
+) -> list[str]:  # (T,)
+    "I pezzi di una traduzione come testo: al posto di ogni UNK, lo sconosciuto che `looked_unknown` dice."
+    pieces = tokenizer.pieces(ids)
     if UNK in ids:
-        device = next(model.parameters()).device
-        src = torch.tensor([[*tokenizer.encode([sentence])[0], EOS]], device=device)  # (1, S)
-        tgt = torch.tensor([[BOS, *ids]], device=device)  # (1, T)
-        cross = torch.stack(attention_weights(model, src, tgt).cross).mean(dim=(0, 2))[0]  # (T, S)
-        unknown = (src[0] == UNK).nonzero()[:, 0]
-        for t, piece in enumerate(ids):
-            if piece == UNK:
-                pieces[t] = read[unknown[cross[t, unknown].argmax()]]
+        looked = looked_unknown(model, tokenizer, sentence, ids)
+        pieces = [looked[t] if ids[t] == UNK else piece for t, piece in enumerate(pieces)]
     return pieces
 
-# %% ../book/16_decodifica.ipynb #63d1cb58
+# %% ../book/16_decodifica.ipynb #5f2145da
 _RUINED = "il modello non sa dare un punteggio alle parole: i suoi pesi sono rovinati. Copialo di nuovo."
 
 
@@ -251,8 +262,10 @@ def n_best(
                 raise AnnotatedError(_RUINED)
             for i, hypotheses in zip(chunk, best, strict=True):
                 for score, ids in hypotheses[:keep]:
-                    pieces = copy_unknown(model, tokenizer, sentences[i], ids)
-                    found[i].append((score, tokenizer.join(pieces)))
+                    [text] = tokenizer.decode([ids])
+                    if UNK in ids:
+                        text = tokenizer.join(copy_unknown(model, tokenizer, sentences[i], ids))
+                    found[i].append((score, text))
             bar.update(len(chunk))
     return found
 

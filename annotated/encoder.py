@@ -65,7 +65,7 @@ class Encoder(nn.Module):
             x = layer(x, mask)
         return self.norm(x)
 
-# %% ../book/07_encoder.ipynb #fc04ec0a
+# %% ../book/07_encoder.ipynb #37d762b2
 @contextmanager
 def recorded(
     module: nn.Module,
@@ -86,6 +86,9 @@ def recorded(
         if get_ident() == ours:  # un altro thread può usare lo stesso modello
             found.append(read(attention, *args, **(options or {})))
 
+    compiled = {x: x._compiled_call_impl for x in module.modules() if x._compiled_call_impl}
+    for part in compiled:  # un blocco compilato non sente gli hook
+        part._compiled_call_impl = None
     hooks = [
         part.register_forward_pre_hook(record, with_kwargs=True)
         for part in module.modules()
@@ -96,6 +99,8 @@ def recorded(
     finally:
         for hook in hooks:
             hook.remove()
+        for part, call in compiled.items():
+            part._compiled_call_impl = call
 
 
 def recorded_weights(module: nn.Module) -> AbstractContextManager[list[Tensor]]:

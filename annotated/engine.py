@@ -73,13 +73,13 @@ def vocabulary_loss(
     """
     return _VocabularyLoss.apply(x.flatten(0, 1), weight, targets.flatten(), smoothing, rows, scale)
 
-# %% ../book/14_passo.ipynb #97ae32c9
+# %% ../book/14_passo.ipynb #40c89160
 class Objective(nn.Module):
     """Il modello con la sua perdita: da un lotto alla somma, in nat, sui pezzi da predire.
 
     Con `compiled` ogni blocco di `model` passa per `torch.compile`, con lunghezze variabili, e compilato
-    resta: gli hook di `attention_weights` non scattano (`train` alla fine lo rimette com'era). I primi
-    passi aspettano, poi ognuno è più rapido. Conviene su GPU.
+    resta (`train` alla fine lo rimette com'era). I primi passi aspettano, poi ognuno è più rapido. Conviene
+    su GPU.
     """
 
     def __init__(self, model: Transformer, smoothing: float = 0.0, compiled: bool = False):

@@ -32,8 +32,8 @@ class Scores:
             f"frasi identiche al riferimento: {number(self.exact, '.1%')}"
         )
 
-# %% ../book/17_valutazione.ipynb #a0e9157f
-TOKENIZATIONS = ("13a", "intl", "zh", "char")  # di sacreBLEU; «none» no: vuole un testo già diviso
+# %% ../book/17_valutazione.ipynb #a9fdec04
+TOKENIZATIONS = ("13a", "intl", "zh", "char")  # senza altri pacchetti; né «none», di testi divisi
 
 
 def evaluate(

@@ -54,7 +54,7 @@ def _explain(error: str, vocab_size: int) -> str:
         advice = f"al più {limit[1]}" if limit else "meno"
     return f"{what}: chiedine {advice} (--vocab-size)."
 
-# %% ../book/11_tokenizzazione.ipynb #388ec338
+# %% ../book/11_tokenizzazione.ipynb #75e450ba
 _KEYS = str.maketrans("’ʼ´‘‚“”„–—‐‑−", "'''''\"\"\"-----")
 _TYPESET = re.compile(f"[{''.join(map(chr, _KEYS))}]")
 
@@ -117,6 +117,9 @@ class Tokenizer:
 
     def split(self, sentence: str) -> list[str]:
         "I pezzi di una frase come testo; uno sconosciuto è ciò che nella frase sta scritto lì."
+        if not isinstance(sentence, str):
+            raise AnnotatedError("serve una frase sola, non una lista. Scrivi frase.")
+        self.encode([sentence])  # `AnnotatedError` se non è UTF-8
         return self._processor.encode(straighten(sentence), out_type=str)
 
     def join(self, pieces: list[str]) -> str:
@@ -165,7 +168,8 @@ class Tokenizer:
         if not all(isinstance(sentence, str) for sentence in chosen):
             raise AnnotatedError("fra le frasi c'è qualcosa che non è testo. Correggilo o toglilo.")
         if chosen and all(len(text.encode(errors="replace")) > 4192 for text in chosen):
-            raise AnnotatedError("nessuna frase sta in 4.192 byte, e SentencePiece salta le altre. Dividile.")
+            told = "ogni frase supera i 4.192 byte, e SentencePiece salta le frasi così lunghe"
+            raise AnnotatedError(f"{told}. Dividile.")
         try:
             spm.SentencePieceTrainer.train(
                 sentence_iterator=map(straighten, chosen), model_writer=output,

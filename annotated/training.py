@@ -535,7 +535,19 @@ def _uncompiled_after(model: Transformer) -> Iterator[None]:
         for block in (*model.encoder.layers, *model.decoder.layers):
             block._compiled_call_impl = None
 
-# %% ../book/15_addestramento.ipynb #165bed29
+# %% ../book/15_addestramento.ipynb #1c028992
+def _step(run: Run, objective: nn.Module, batch: Batch, meter: _Meter) -> float:  # il suo learning rate
+    "Un passo, contato."
+    progress = run.progress
+    progress.step += 1
+    rate = run.config.learning_rate(progress.step, run.model.config.d_model)
+    loss, progress.parts = train_step_in_memory(
+        objective, run.optimizer, batch, rate, progress.parts, run.config.precision, run.scaler
+    )
+    meter.add(loss, batch)
+    return rate
+
+
 def _steps(run: Run, training: Corpus, validation: Corpus, shown: bool) -> None:
     "I passi che mancano, con diario, validazioni e salvataggi."
     objective, config, progress, before = _objective(run), run.config, run.progress, run.progress.step
@@ -548,20 +560,15 @@ def _steps(run: Run, training: Corpus, validation: Corpus, shown: bool) -> None:
     with bar, _uncompiled_after(run.model), _signals() as received:
         if progress.step == 0:  # così riprende anche chi viene ucciso prima della prima validazione
             _save_progress(run)
-        while not run.finished:
-            batch = next(batches)
-            progress.step += 1
-            rate = config.learning_rate(progress.step, run.model.config.d_model)
-            loss, progress.parts = train_step_in_memory(
-                objective, run.optimizer, batch, rate, progress.parts, config.precision, run.scaler
-            )
-            meter.add(loss, batch)
-            bar.update()
-            if config.minutes:
-                run.expired = _together(run, time.perf_counter() > deadline)
-            if progress.step % LOG_EVERY == 0 or run.last_step:
-                bar.set_postfix_str(meter.write(rate), refresh=False)
-            if progress.step % config.valid_every == 0 or run.last_step:
+        while run.unmeasured or not run.finished:
+            if not run.unmeasured:  # chi riprende può doverla ancora fare
+                rate = _step(run, objective, next(batches), meter)
+                bar.update()
+                if config.minutes:
+                    run.expired = _together(run, time.perf_counter() > deadline)
+                if progress.step % LOG_EVERY == 0 or run.last_step:
+                    bar.set_postfix_str(meter.write(rate), refresh=False)
+            if run.unmeasured:
                 pause = time.perf_counter()
                 _validate(run, validation)
                 _save_progress(run)
@@ -575,7 +582,7 @@ def _steps(run: Run, training: Corpus, validation: Corpus, shown: bool) -> None:
         if progress.step < config.max_steps or progress.step == before:
             _tell(bar, _why(run))
 
-# %% ../book/15_addestramento.ipynb #bcdc2c44
+# %% ../book/15_addestramento.ipynb #adffb09e
 def _check_data(model: Transformer, *corpora: Corpus) -> None:
     if not all(map(len, corpora)):
         raise AnnotatedError("nessuna coppia: servono dati per addestrare e per la validazione.")
@@ -619,8 +626,5 @@ def train(
         _start(run, resume)
         if rank_and_size()[0] == 0 and not run.finished:
             begun()
-        if run.unmeasured:  # la validazione di questo passo non era finita
-            _validate(run, validation)
-            _save_progress(run)
         _steps(run, training, validation, progress)
     return min(run.progress.valid_losses)

@@ -6,7 +6,7 @@
 __all__ = ['SENTENCES', 'SWAP', 'CANDIDATES', 'READY_LEVELS', 'in_bytes', 'export_web', 'load_web', 'ready_answer', 'LiveModel',
            'live_model']
 
-# %% ../book/88_nel_browser.ipynb #db2ad4ea
+# %% ../book/88_nel_browser.ipynb #e95dc181
 import base64
 import hashlib
 import json
@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from .common import BOS, EOS, PAD, UNK, AnnotatedError, atomic_write, reason
-from .decoding import beam_search, copy_unknown, encode_sources, quantize_rows
+from .decoding import beam_search, copy_unknown, encode_sources, looked_unknown, quantize_rows
 from .tokenizer import Tokenizer
 from .pretrained import load_pretrained
 from .study.microlingua import generate
@@ -153,7 +153,7 @@ def _rebuild(folder: Path) -> Transformer:
     model.load_state_dict(state)
     return model.eval()
 
-# %% ../book/88_nel_browser.ipynb #220d02ab
+# %% ../book/88_nel_browser.ipynb #bd585aed
 SENTENCES = (
     "The animal didn't cross the street because it was too tired.",
     "The animal didn't cross the street because it was too wide.",
@@ -177,19 +177,21 @@ def ready_answer(
     [found] = beam_search(model, source, beam=1)
     if not found:
         raise AnnotatedError("il modello non traduce: ha pesi rovinati. Copialo di nuovo.")
-    tgt = [*found[0].ids, EOS]
+    tgt, written = [*found[0].ids, EOS], copy_unknown(model, tokenizer, sentence, found[0].ids)
+    looked = looked_unknown(model, tokenizer, sentence, tgt[:-1]) if UNK in src else [""] * len(tgt)
     probabilities = model(source, torch.tensor([[BOS, *tgt[:-1]]]))[0].softmax(dim=-1)
     probabilities[:, [PAD, BOS] if UNK in src else [PAD, UNK, BOS]] = 0  # non si scrivono
     best, ids = probabilities.topk(CANDIDATES)  # (T, 5)
-    pieces = [tokenizer.pieces(row) for row in ids.tolist()]
+    names = [tokenizer.pieces(row) for row in ids.tolist()]
+    maps = attention_maps(model, tokenizer, src, tgt, read=tokenizer.split(sentence), written=written)
     return {
         "text": sentence,
-        "translation": tokenizer.join(copy_unknown(model, tokenizer, sentence, found[0].ids)),
-        "candidates": [
-            [(piece, round(p, 4)) for piece, p in zip(*step, strict=True)]
-            for step in zip(pieces, best.tolist(), strict=True)
+        "translation": tokenizer.join(written),
+        "candidates": [  # un candidato sconosciuto ha il nome di ciò che si copierebbe
+            [(copy if i == UNK else name, round(p, 4)) for i, name, p in zip(*step, strict=True)]
+            for copy, *step in zip(looked, ids.tolist(), names, best.tolist(), strict=True)
         ],
-        **view_data([attention_maps(model, tokenizer, src, tgt)], READY_LEVELS),
+        **view_data([maps], READY_LEVELS),
     }
 
 # %% ../book/88_nel_browser.ipynb #750af0e0
@@ -213,7 +215,7 @@ class LiveModel(PageFigure):
     def __repr__(self) -> str:
         return "traduttore nel browser"
 
-# %% ../book/88_nel_browser.ipynb #1ae8e91a
+# %% ../book/88_nel_browser.ipynb #dbf0ebf7
 def _languages(name: str) -> list[str]:
     "Le sigle delle due lingue, se le dice il nome del modello (`small-en-it`); se no, nessuna."
     name = "mini-en-it" if name == "mini" else Path(name).resolve().name
@@ -225,7 +227,7 @@ def _live_data(name: str, sentences: Sequence[str], url: str | None) -> dict[str
     model, tokenizer = load_pretrained(name)
     model = in_bytes(model)
     try:
-        ready = [ready_answer(model, tokenizer, one) for one in sentences]
+        encode_sources(tokenizer, sentences, model.config.max_len, "frase")
     except AnnotatedError as error:
         told = f"{name}: {error} È una frase pronta della pagina: danne altre (--sentence)."
         raise AnnotatedError(told) from error
@@ -236,7 +238,7 @@ def _live_data(name: str, sentences: Sequence[str], url: str | None) -> dict[str
         "bytes": sum(4 * len(x) + (x.numel() if x.dim() == 2 else 0) for x in model.state_dict().values()),
         "languages": _languages(name),
         "words": _known_words(tokenizer),
-        "sentences": ready,
+        "sentences": [ready_answer(model, tokenizer, one) for one in sentences],
     }
 
 

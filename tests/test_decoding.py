@@ -268,3 +268,8 @@ def test_the_unknown_that_is_looked_at_most_is_copied() -> None:
     assert [piece for piece, i in zip(one, ids, strict=True) if i == UNK] == ["Ł", "€"]
     assert [piece for piece, i in zip(other, ids, strict=True) if i == UNK] == ["€", "Ł"]
     assert copy_unknown(model, tokenizer, "The dog.", [8, 9]) == tokenizer.pieces([8, 9])
+    [ids] = tokenizer.encode(["Costa 5 € a Zürich."])  # in un altro ordine che nella frase
+    one = copy_unknown(model, tokenizer, "In Zürich it costs 5 €.", ids)
+    assert [piece for piece, i in zip(one, ids, strict=True) if i == UNK] == ["€", "ü"]
+    with pytest.raises(AnnotatedError, match="non ha caratteri sconosciuti"):
+        copy_unknown(model, tokenizer, "The dog.", [8, UNK])

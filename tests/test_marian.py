@@ -157,11 +157,12 @@ def ct2_ids(exported: Exported, texts: list[str], beam: int) -> list[list[int]]:
 
 @pytest.mark.parametrize("beam", [1, 4])
 def test_three_programs_translate_alike(mini: Exported, beam: int) -> None:
-    "Greedy e beam 4 senza normalizzazione della lunghezza: le stesse traduzioni, anche di lettere mai viste."
+    "Greedy e beam 4 senza normalizzazione della lunghezza: le stesse traduzioni; anche di lettere mai viste, senza UNK."
     odd = [f"Öč, {text}" for text in SENTENCES[:6]]
     src = tokens(mini.tokenizer, SENTENCES + odd)
     assert (src == UNK).any(dim=1).sum() == len(odd)
     ours = [hypotheses[0].ids for hypotheses in beam_search(mini.model, src, beam, alpha=0.0)]
+    assert not any(UNK in ids for ids in ours)
     assert mini.tokenizer.decode(ours[: len(SENTENCES)]) == [e.it for e in EXAMPLES]
     assert marian_ids(mini, SENTENCES + odd, beam) == ours
     assert ct2_ids(mini, SENTENCES + odd, beam) == ours

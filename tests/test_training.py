@@ -196,8 +196,8 @@ def test_an_interrupted_validation_is_done_on_resume(
 
 def test_short_integers_choose_the_same_pairs(setting: Setting) -> None:
     corpus = setting[1]
-    for dtype in (np.int8, np.uint8, np.int16):
-        assert corpus.batch(np.array([100], dtype)).src.equal(corpus.batch(np.array([100])).src)
+    for dtype, i in ((np.int8, 100), (np.uint8, 200)):  # il doppio non ci sta
+        assert corpus.batch(np.array([i], dtype)).src.equal(corpus.batch(np.array([i])).src)
     with pytest.raises(IndexError, match="servono gli indici"):
         corpus.batch(np.array([0.5]))
 
@@ -536,7 +536,7 @@ def test_a_sentence_is_not_a_list_and_minus_one_is_not_the_last() -> None:
     with pytest.raises(AnnotatedError, match="serve una lista di frasi"):
         tokenizer.decode(["▁The", "▁dog"])  # type: ignore[list-item]
     assert tokenizer.decode(iter(tokenizer.encode(["The dog."]))) == ["The dog."]  # type: ignore[arg-type]
-    with pytest.raises(AnnotatedError, match="nessuna frase sta in 4.192 byte"):
+    with pytest.raises(AnnotatedError, match="ogni frase supera i 4.192 byte"):
         Tokenizer.train(["la casa rossa " * 400], 40)
     both = ["The dog saw the cat.", "The cat."]
     assert tokenizer.decode(pad(tokenizer.encode(both))) == both

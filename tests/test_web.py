@@ -17,9 +17,9 @@ from playwright.sync_api import Browser, Locator, Page, expect
 
 from annotated.checkpoint import save_model
 from annotated.cli import main
-from annotated.common import BOS, EOS, AnnotatedError
+from annotated.common import BOS, EOS, UNK, AnnotatedError
 from annotated.data import pad, read_pairs
-from annotated.decoding import beam_search
+from annotated.decoding import beam_search, looked_unknown
 from annotated.decoding import translate as translate_in_python
 from annotated.multihead import split_heads
 from annotated.pretrained import load_pretrained
@@ -27,7 +27,7 @@ from annotated.study.heads import Head, without_heads
 from annotated.study.microlingua import generate
 from annotated.tokenizer import Tokenizer
 from annotated.transformer import Config, Transformer, attention_weights
-from annotated.web import SENTENCES, _live_data, export_web, live_model, load_web
+from annotated.web import SENTENCES, _live_data, export_web, live_model, load_web, ready_answer
 from conftest import Visit, check_accessible
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -88,6 +88,24 @@ def test_same_pieces(web: Web) -> None:
     assert composed(divided) == composed([web.tokenizer.split(text) for text in texts])
     joined = web.page.evaluate("lists => lists.map(pieces => tokenizer.join(pieces))", divided)
     assert joined == [web.tokenizer.join(pieces) for pieces in divided]
+
+
+def test_the_same_unknown_is_looked_at(web: Web) -> None:
+    "Di due sconosciuti, a ogni passo, la pagina sceglierebbe quello che sceglie Python."
+    text = "Łukasz paid 5 €."
+    [source] = [[*ids, EOS] for ids in web.tokenizer.encode([text])]
+    steps = web.page.evaluate("ids => [...model.write(ids)].map(({ id, from }) => [id, from])", source)
+    ids = [i for i, _ in steps if i != EOS]
+    read = web.tokenizer.split(text)
+    assert source.count(UNK) >= 2
+    assert [read[place] for _, place in steps] == looked_unknown(web.model, web.tokenizer, text, ids)
+
+
+def test_a_ready_answer_names_what_it_copies() -> None:
+    model, tokenizer = load_pretrained("small-en-it")
+    ready = ready_answer(model, tokenizer, "Łukasz paid 5 €.")
+    assert "<unk>" not in str(ready["candidates"]) + str(ready["sentences"])
+    assert all(sign in ready["translation"] for sign in "Ł€")
 
 
 @pytest.mark.parametrize("extra", [50, -3])  # con -3 si arriva al limite, e la frase si chiude per forza

@@ -29,9 +29,6 @@ def main() -> None:
         metrics["scores"] = [measure(model, tokenizer, args.data / file) for file in FILES]
         metrics["examples"] = list(zip(EXAMPLES, translate(model, tokenizer, EXAMPLES, BEAM, ALPHA), strict=True))
         metrics["measured"] = {"date": str(date.today()), "commit": commit()}
-        for row in metrics["averages"]:
-            if row["checkpoints"] == metrics["checkpoints"]:
-                row |= metrics["scores"][0]
         texts = {"metrics.json": json.dumps(metrics, indent=2, ensure_ascii=False) + "\n"}
         texts["README.md"] = card(name, metrics, model)
         for file_name, text in texts.items():

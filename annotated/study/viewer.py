@@ -93,7 +93,7 @@ class AttentionMap:
             told = f"softmax(QKᵀ/√d_k) si scosta dai pesi fino a {error:.2f}"
             raise ValueError(f"{self.kind}: {told}. Query e chiavi non sono quelle di questi pesi.")
 
-# %% ../../book/20_vedere.ipynb #1d4928e5
+# %% ../../book/20_vedere.ipynb #d4999a39
 def _query_and_keys(
     look: MultiHeadAttention,
     x: torch.Tensor,
@@ -110,6 +110,8 @@ def attention_maps(
     src: Sequence[int],  # i pezzi letti, EOS compreso: (S,)
     tgt: Sequence[int],  # i pezzi scritti, EOS compreso: (T,)
     vectors: bool = False,  # anche query e chiavi
+    read: Sequence[str] | None = None,  # i nomi dei pezzi letti e scritti, EOS escluso…
+    written: Sequence[str] | None = None,  # …None = quelli del vocabolario
 ) -> list[AttentionMap]:  # encoder, decoder, cross
     "I pesi di tutte le attenzioni mentre `model` legge `src` e scrive `tgt`."
     shifted, device = [BOS, *tgt[:-1]], next(model.parameters()).device
@@ -119,7 +121,10 @@ def attention_maps(
     with reading as qk:
         weights = attention_weights(model, *batch)
     N = len(weights.encoder)  # poi il decoder: le proprie, le incrociate
-    read, written, known = (tokenizer.pieces(list(x)) for x in (src, tgt, shifted))
+    begin, end = tokenizer.pieces([BOS, EOS])
+    read = [*(tokenizer.pieces(list(src[:-1])) if read is None else read), end]
+    known = [begin, *(tokenizer.pieces(list(tgt[:-1])) if written is None else written)]
+    written = [*known[1:], end]
     return [
         AttentionMap("encoder", weights.encoder, read, read, *zip(*qk[:N], strict=True)),
         AttentionMap("decoder", weights.decoder, written, known, *zip(*qk[N::2], strict=True)),
@@ -154,11 +159,7 @@ def read_attention(
     else:
         [tgt] = encode_sources(tokenizer, [target], limit, "traduzione")
         written = tokenizer.split(target)
-    begin, end = tokenizer.pieces([BOS, EOS])
-    read, known, written = [*tokenizer.split(source), end], [begin, *written], [*written, end]
-    maps = attention_maps(model, tokenizer, src, tgt, vectors)
-    axes = ((read, read), (written, known), (written, read))
-    return [AttentionMap(m.kind, m.weights, *qk, m.Q, m.K) for m, qk in zip(maps, axes, strict=True)]
+    return attention_maps(model, tokenizer, src, tgt, vectors, tokenizer.split(source), written)
 
 # %% ../../book/82_dietro_le_figure.ipynb #6e1e2384
 import base64
@@ -205,7 +206,7 @@ def word_index(
         result.append(word)
     return result
 
-# %% ../../book/82_dietro_le_figure.ipynb #c91a2726
+# %% ../../book/82_dietro_le_figure.ipynb #df0bb64c
 _SHOWN = [*range(33, 127), *range(161, 173), *range(174, 256)]  # i byte che GPT-2 scrive come sono
 _BYTES = {chr(b): b for b in _SHOWN} | {
     chr(256 + n): b for n, b in enumerate(b for b in range(256) if b not in _SHOWN)
@@ -214,6 +215,8 @@ _BYTES = {chr(b): b for b in _SHOWN} | {
 
 def open_words(pieces: Sequence[str]) -> list[str]:
     "I pezzi di BERT («##s») o di GPT-2 («Ġcat») nella scrittura di SentencePiece; gli altri restano uguali."
+    if any(piece.startswith("▁") for piece in pieces):
+        return [*pieces]
     if any(piece.startswith("##") for piece in pieces):
         return [piece[2:] if piece.startswith("##") else f"▁{piece}" for piece in pieces]
     if any(piece.startswith("Ġ") for piece in pieces) and set("".join(pieces)) <= _BYTES.keys():
