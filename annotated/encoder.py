@@ -65,7 +65,7 @@ class Encoder(nn.Module):
             x = layer(x, mask)
         return self.norm(x)
 
-# %% ../book/07_encoder.ipynb #37d762b2
+# %% ../book/07_encoder.ipynb #9665d7ac
 @contextmanager
 def recorded(
     module: nn.Module,
@@ -86,8 +86,8 @@ def recorded(
         if get_ident() == ours:  # un altro thread può usare lo stesso modello
             found.append(read(attention, *args, **(options or {})))
 
-    compiled = {x: x._compiled_call_impl for x in module.modules() if x._compiled_call_impl}
-    for part in compiled:  # un blocco compilato non sente gli hook
+    calls = {part: part._compiled_call_impl for part in module.modules()}
+    for part in calls:  # un blocco compilato non sente gli hook
         part._compiled_call_impl = None
     hooks = [
         part.register_forward_pre_hook(record, with_kwargs=True)
@@ -99,7 +99,7 @@ def recorded(
     finally:
         for hook in hooks:
             hook.remove()
-        for part, call in compiled.items():
+        for part, call in calls.items():
             part._compiled_call_impl = call
 
 

@@ -167,17 +167,16 @@ def _marian_files(model: Transformer, tokenizer: Tokenizer) -> dict[str, bytes]:
     pieces = {"source.spm": tokenizer.model, "target.spm": tokenizer.model}
     return {**files, **pieces, "model.safetensors": weights}
 
-# %% ../book/18_marian.ipynb #8348e17c
+# %% ../book/18_marian.ipynb #71c06327
 def export_marian(
     name: str | Path,  # un modello pubblicato, o una cartella
     out: str | Path,  # la cartella da creare
 ) -> None:
     """Scrive in `out` il modello come lo legge `transformers` (MarianMTModel), e da lì CTranslate2.
 
-    Le stesse probabilità; se il vocabolario ha tutti i caratteri della frase, le stesse traduzioni con
-    greedy, o senza normalizzazione della lunghezza, quando non le tronca il limite (il nostro è la partenza
-    più 50 pezzi, qui è `max_len`). Con quella predefinita, che ha un'altra formula, qualcuna può cambiare. A
-    `transformers` il testo si dà dopo `straighten`.
+    Le stesse probabilità; se il vocabolario ha tutti i caratteri, le stesse traduzioni con greedy, o senza
+    normalizzazione della lunghezza, quando non le tronca il limite (il nostro è la partenza più 50 pezzi, qui
+    è `max_len`). Con quella predefinita qualcuna può cambiare. Il testo si dà dopo `straighten`.
 
     Solleva `AnnotatedError` se il modello manca o è rovinato, se MarianMT non lo sa rappresentare, se `out`
     non si può scrivere o non è vuota, a meno che non sia il resto di un'esportazione uccisa.
