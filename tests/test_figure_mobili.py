@@ -83,15 +83,21 @@ def test_six_steps(visit: Visit) -> None:
     figure = Figure(visit, "passi")
     X, *W = (tensor(figure.numbers[name]) for name in ("X", "W_q", "W_k", "W_v"))
     changes = figure.numbers["changes"]
-    for asking, house in (1, [1, 0, 0, 1]), (1, [1, 0, 0, 0]), (1, [0, 0, 0, 0]), (0, [0.5, 0.25, 0.75, 1]):
+    for asking, house in (
+        (1, [1, 0, 0, 1]),
+        (1, [1, 0, 0, 0]),
+        (1, [0, 0, 0, 0]),
+        (0, [0.5, 1, 0.5, 1]),
+        (2, [1, 0.5, 0, 0.5]),
+    ):
         figure.set("chi", asking)
         for i, value in enumerate(house):
             figure.set(f"x{i}", value)
         X[changes] = tensor(house).float()
         Q, K, V = (X @ matrix for matrix in W)
         output, weights = attention(Q, K, V)
-        assert torch.allclose(figure.read("query"), Q[asking], atol=0.0501)  # una cifra
-        assert torch.allclose(figure.read("chiave"), K, atol=0.0501)
+        assert torch.allclose(figure.read("query"), Q[asking], **CLOSE)
+        assert torch.allclose(figure.read("chiave"), K, **CLOSE)
         assert torch.allclose(figure.read("score"), K @ Q[asking], **CLOSE)
         assert torch.allclose(figure.read("scalato"), K @ Q[asking] / 2**0.5, **CLOSE)
         assert torch.allclose(figure.read("peso"), weights[asking], **CLOSE)
