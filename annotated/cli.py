@@ -752,7 +752,7 @@ def _add_translate(commands: Any) -> None:
     p.set_defaults(run=_translate)
     _add_decoding(p)
 
-# %% ../book/90_riga_di_comando.ipynb #6912dc38
+# %% ../book/90_riga_di_comando.ipynb #8967625f
 def _pairs(args: argparse.Namespace) -> list[Pair]:
     if not args.target:
         try:
@@ -777,9 +777,10 @@ def _tell_skipped(path: Path, fits: list[bool], limit: int) -> None:
 
 def _can_write(tokenizer: Tokenizer, pair: Pair) -> bool:
     "Se la traduzione ha soltanto segni che il vocabolario sa scrivere così, o che si copiano dalla frase."
-    written = tokenizer.join(tokenizer.split(pair.target))
-    new = _unknown(tokenizer, [pair.target]) - _unknown(tokenizer, [pair.source])
-    return not new and written == " ".join(pair.target.split())
+    if tokenizer.join(tokenizer.split(pair.target)) != " ".join(pair.target.split()):
+        return False
+    unknown = _unknown(tokenizer, [pair.target])  # quasi sempre nessuno: allora la frase non serve
+    return not unknown or unknown <= _unknown(tokenizer, [pair.source])
 
 
 def _evaluate(args: argparse.Namespace) -> None:

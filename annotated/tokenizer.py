@@ -54,7 +54,7 @@ def _explain(error: str, vocab_size: int) -> str:
         advice = f"al più {limit[1]}" if limit else "meno"
     return f"{what}: chiedine {advice} (--vocab-size)."
 
-# %% ../book/11_tokenizzazione.ipynb #75e450ba
+# %% ../book/11_tokenizzazione.ipynb #552ad440
 _KEYS = str.maketrans("’ʼ´‘‚“”„–—‐‑−", "'''''\"\"\"-----")
 _TYPESET = re.compile(f"[{''.join(map(chr, _KEYS))}]")
 
@@ -119,8 +119,10 @@ class Tokenizer:
         "I pezzi di una frase come testo; uno sconosciuto è ciò che nella frase sta scritto lì."
         if not isinstance(sentence, str):
             raise AnnotatedError("serve una frase sola, non una lista. Scrivi frase.")
-        self.encode([sentence])  # `AnnotatedError` se non è UTF-8
-        return self._processor.encode(straighten(sentence), out_type=str)
+        try:
+            return self._processor.encode(straighten(sentence), out_type=str)
+        except RuntimeError as error:  # byte che Python non sa decodificare
+            raise AnnotatedError("una frase non è testo UTF-8. Correggi il file da cui viene.") from error
 
     def join(self, pieces: list[str]) -> str:
         "La frase di pezzi dati come testo, anche di quelli che il vocabolario non ha."

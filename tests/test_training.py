@@ -548,6 +548,8 @@ def test_a_sentence_is_not_a_list_and_minus_one_is_not_the_last() -> None:
             tokenizer.decode(wrong)
     with pytest.raises(AnnotatedError, match="non è testo UTF-8"):
         tokenizer.encode(["caff\udce9"])
+    with pytest.raises(AnnotatedError, match="non è testo UTF-8"):
+        tokenizer.split("caff\udce9")
     with pytest.raises(IndexError, match="-1"):
         encode_pairs([("The dog.", "Il cane.")], tokenizer, 64).batch(np.array([0, -1]))
 

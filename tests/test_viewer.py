@@ -15,7 +15,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 
 from annotated import AnnotatedError, load_pretrained
 from annotated.common import EOS
-from annotated.decoding import beam_search
+from annotated.decoding import beam_search, with_precision
 from annotated.study.viewer import (
     HEAD_COLORS,
     LEVELS,
@@ -170,6 +170,15 @@ def test_vectors_give_the_weights() -> None:
             scores = scores.masked_fill(torch.ones(scores.shape[-2:]).triu(1).bool(), -torch.inf)
         np.testing.assert_allclose(scores.softmax(dim=-1), m.weights, atol=1e-5)
     assert not any(part._forward_pre_hooks for part in model.modules())
+
+
+def test_vectors_of_bfloat16_may_be_rougher_than_those_of_32_bits() -> None:
+    model, tokenizer = load_pretrained("mini")
+    text = "The animal didn't cross the street because it was too tired."
+    read_attention(with_precision(model, "bf16"), tokenizer, text, vectors=True)  # scarto 0,02
+    m = read_attention(model, tokenizer, text, vectors=True)[0]
+    with pytest.raises(ValueError, match="non sono quelle di questi pesi"):
+        AttentionMap(m.kind, m.weights, m.queries, m.keys, 1.1 * m.Q, m.K)  # uno scarto così, in 32 bit, no
 
 
 def test_vectors_as_transformers_gives_them() -> None:
