@@ -8,10 +8,13 @@ dice, e tralascia gli `assert`, che valgono per i passi del capitolo. I semi son
 
 import argparse
 import ast
+import io
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import redirect_stdout
 from itertools import product
 from typing import Any, NamedTuple
 
+import matplotlib
 import nbformat
 import torch
 from provenienza import ROOT, origin, told_errors, write_json
@@ -19,6 +22,7 @@ from tqdm import tqdm
 
 from annotated.common import AnnotatedError
 
+matplotlib.use("Agg")  # le figure delle celle non si mostrano
 OUT = ROOT / "book" / "dati" / "piu_passi.json"
 
 
@@ -32,7 +36,14 @@ class Trial(NamedTuple):
 
 
 TRIALS = {
-    "collo": Trial("23_ricorrenti", "steps: int = 200", "steps: int = …", ("1000",), 'results["RNNsearch"]', "results"),
+    "collo": Trial(
+        "23_ricorrenti",
+        "False, steps: int = 200",
+        "False, steps: int = …",
+        ("1000",),
+        'results["RNNsearch"]',
+        "results",
+    ),
     "richiamo": Trial("25_efficiente", "seed, steps=500", "seed, steps=…", ("2000", "6000"), "recall = {", "recall"),
     "famiglia": Trial("26_famiglia", "data=train, steps=400", "data=train, steps=…", ("1600",), "SKILLS =", "table"),
     "immagini": Trial(
@@ -58,7 +69,8 @@ def run(name: str, steps: str) -> tuple[str, str, dict[str, Any]]:
     for source in code_of(trial, steps):
         tree = ast.parse(source)
         tree.body = [line for line in tree.body if not isinstance(line, ast.Assert)]
-        exec(compile(tree, trial.notebook, "exec"), space)  # noqa: S102: il codice è quello del libro
+        with redirect_stdout(io.StringIO()):
+            exec(compile(tree, trial.notebook, "exec"), space)  # noqa: S102: il codice è quello del libro
     tables = {", ".join(map(str, key)) if isinstance(key, tuple) else key: t for key, t in space[trial.table].items()}
     return name, steps, {key: (10_000 * table).round().div(10_000).tolist() for key, table in tables.items()}
 
