@@ -47,7 +47,7 @@ def knn(
     scores = torch.full_like(distances, float("-inf")).scatter(-1, neighbours, 0.0)
     return attend(scores, V)
 
-# %% ../book/01_knn.ipynb #c51d9eac
+# %% ../book/01_knn.ipynb #b948acff
 def soft_knn(
     Q: Tensor,  # le query, (T, d)
     K: Tensor,  # gli input noti, (S, d)
@@ -59,7 +59,7 @@ def soft_knn(
     Con `tau` → 0 resta solo il vicino più prossimo; con `tau` → ∞ la media di tutti.
     `ValueError` se `tau` non è positiva.
     """
-    if tau <= 0:
+    if not tau > 0:  # anche NaN
         raise ValueError(f"tau = {tau}: serve una temperatura positiva.")
     return attend(-squared_distances(Q, K) / tau, V)
 

@@ -3,6 +3,7 @@
 import gzip
 import json
 import lzma
+import math
 import os
 import re
 import shlex
@@ -44,13 +45,14 @@ def files(folder: Path) -> dict[str, bytes]:
 def test_train_translate_evaluate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = write_data(tmp_path / "dati")
     with lzma.open(data / "train-altre.tsv.xz", "wt", encoding="utf-8") as file:
-        file.write("\n".join(PAIRS) + "\n")
+        file.write("\n".join([*PAIRS, "p\tA dog.\t" + "cane " * 100]) + "\n")
     out = tmp_path / "modello"
     assert train(data, out, 8) == 0
     first, last = [entry for entry in read_log(out) if "valid_loss" in entry]
     assert (first["step"], last["step"]) == (4, 8) and last["valid_loss"] < first["valid_loss"]
     assert not list(out.rglob("*.parziale"))
-    assert "800 coppie" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "800 coppie" in told and "addestramento: scartate 1 coppie più lunghe di 64 pezzi\n" in told
     assert main(["translate", "--model", str(out), "--beam", "2", "The dog saw the car."]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 1
     assert main(["evaluate", "--model", str(out), "--beam", "1", str(data / "valid.tsv")]) == 0
@@ -66,8 +68,10 @@ def test_the_log_has_the_bleu_if_wanted(tmp_path: Path, capsys: pytest.CaptureFi
     rows = [line.split("\t") for line in (out / "traduzioni.tsv").read_text("utf-8").splitlines()]
     written = evaluate([row[2] for row in rows], [row[1] for row in rows]).bleu
     assert len(rows) == 5 and written == pytest.approx(read_log(out)[-1]["bleu"])
-    known = {(pair.source, pair.target) for pair in read_pairs(data / "valid.tsv")}
-    assert {(source, target) for source, target, _ in rows} <= known
+    known = [(pair.source, pair.target) for pair in read_pairs(data / "valid.tsv")]
+    assert [(source, target) for source, target, _ in rows] == known[::4]  # venti coppie: una ogni quattro
+    assert main(["train", "--out", str(out), "--resume", "--max-steps", "12", "--valid-bleu", "0"]) == 0
+    assert [row["step"] for row in read_log(out) if "bleu" in row] == [4, 8]  # 0: non più
 
 
 def test_the_bleu_survives_strange_sentences(tmp_path: Path) -> None:
@@ -98,6 +102,16 @@ def test_a_refused_resume_teaches_no_vocabulary(tmp_path: Path, capsys: pytest.C
     capsys.readouterr()
     assert train(data, folder, 8, "--resume", "--repeat", "ignota=2") == 1
     assert "ignota" in capsys.readouterr().err
+    assert train(data, tmp_path / "vuoto", 4, "--repeat", "prova=0") == 1  # 0: mai
+    assert "--repeat non lascia nessuna coppia" in capsys.readouterr().err
+
+
+def test_another_seed_learns_its_own_vocabulary(tmp_path: Path) -> None:
+    "Quello tenuto da parte vale per gli stessi file, con lo stesso seme."
+    data = write_data(tmp_path / "dati")
+    for seed in (1, 2, 1):
+        cli._corpus_vocabulary(Namespace(vocab_size=400, seed=seed), tmp_path, [data / "train.tsv"], {})
+    assert len(list((tmp_path / "data").glob("*.model"))) == 2
 
 
 def test_resume_remembers_the_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -209,6 +223,30 @@ def test_the_precision_asked_is_the_one_used(model: Path, monkeypatch: pytest.Mo
     assert used == ["TiedEmbedding", "_SplitEmbedding"]
 
 
+def test_the_options_reach_the_beam_search(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    used = []
+    monkeypatch.setattr(cli, "n_best", lambda *args, **_: used.append(args[3:]) or [[(0.0, "x")]])
+    monkeypatch.setattr(cli, "translate", lambda *args, **_: used.append(args[3:]) or ["x"])
+    (tmp_path / "prova.tsv").write_text(f"{PAIRS[0]}\n", "utf-8")
+    options = ["--model", str(model), "--beam", "3", "--alpha", "0.2", "--max-tokens", "77"]
+    assert main(["translate", *options, "The dog."]) == 0
+    assert main(["evaluate", *options, str(tmp_path / "prova.tsv")]) == 0
+    assert used == [(3, 0.2, 77)] * 2 and "beam 3, alfa 0.2" in capsys.readouterr().out
+
+
+def test_lines_are_numbered_and_unknown_letters_told_once(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    "Anche se le frasi arrivano a gruppi."
+    chunks = iter([(1, ["A €.", "A £."]), (3, ["Two €."])])
+    options = Namespace(beam=1, alpha=0.6, max_tokens=None, n_best=1)
+    lines = list(cli._translations(options, *load_pretrained(str(model)), "standard input", chunks))
+    assert [line.split("\t")[0] for line in lines] == ["1", "2", "3"]
+    assert capsys.readouterr().err.count("€") == 1
+    letters = [chr(0x4E00 + n) for n in range(51)]  # al più cinquanta
+    assert cli._few({*letters[:50]}) == " ".join(letters[:50]) and cli._few({*letters}) == " ".join(letters[:50]) + " …"
+
+
 def test_what_precedes_an_unreadable_line_is_translated(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -224,15 +262,17 @@ def test_evaluate_drops_what_the_model_cannot_read(
 ) -> None:
     path, long = tmp_path / "prova.tsv", "p\t" + "dog " * 100 + "\tcane"
     path.write_text("\n".join([PAIRS[0], long, PAIRS[1], "p\t\u200b\tnulla"]) + "\n", "utf-8")
-    written = tmp_path / "it.txt"
+    written, tokenizer = tmp_path / "it.txt", load_pretrained(str(model)).tokenizer
     assert main(["evaluate", "--model", str(model), "--beam", "1", "--output", str(written), str(path)]) == 0
     assert [bool(line) for line in written.read_text("utf-8").splitlines()] == [True, False, True, False]
     told = capsys.readouterr()
     assert f"{path}: 2 frasi, beam 1" in told.out
     assert "scartate 2 coppie, vuote o più lunghe di 64 pezzi (righe 2, 4)\n" in told.err
-    path.write_text(f"{long}\n", "utf-8")
-    assert main(["evaluate", "--model", str(model), str(path)]) == 1
-    assert "nessuna frase entra in 64 pezzi" in capsys.readouterr().err
+    exact = next(text for n in range(65) if len(tokenizer.encode([text := "a " * n])[0]) == 64)  # e manca la fine
+    for text in (long, f"p\t{exact}\tcane"):
+        path.write_text(f"{text}\n", "utf-8")
+        assert main(["evaluate", "--model", str(model), str(path)]) == 1
+        assert "nessuna frase entra in 64 pezzi" in capsys.readouterr().err
 
 
 def test_evaluate_opens_the_output_before_translating(
@@ -250,6 +290,9 @@ def test_evaluate_tells_what_the_model_never_writes(
 ) -> None:
     path = tmp_path / "prova.tsv"
     path.write_text(f"{PAIRS[0]}\np\tThe dog ran.\tL’animale corse…\n", "utf-8")
+    assert main(["evaluate", "--model", str(model), "--beam", "1", str(path)]) == 0
+    assert f"{path}: 1 traduzioni hanno segni" in capsys.readouterr().err
+    path.write_text("p\tThe €.\tIl €.\np\tThe dog.\tIl €.\n", "utf-8")  # il primo segno si può copiare
     assert main(["evaluate", "--model", str(model), "--beam", "1", str(path)]) == 0
     assert f"{path}: 1 traduzioni hanno segni" in capsys.readouterr().err
 
@@ -279,6 +322,19 @@ def test_score_is_the_loss_of_each_pair(model: Path, tmp_path: Path, capsys: pyt
     assert "riga 2" in wrong.err and not wrong.out
 
 
+def test_score_tells_of_the_whole_file(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    "Anche di ciò che sta nelle prime mille coppie, che si giudicano da sole."
+    path, long = tmp_path / "prova.tsv", "p\tA dog.\t" + "cane " * 100
+    path.write_text("\n".join([long, "p\tA €.\tUn €.", *["p\tA dog.\tUn cane."] * 999]) + "\n", "utf-8")
+    assert main(["score", "--model", str(model), str(path)]) == 0
+    told = capsys.readouterr()
+    assert "scartate 1 coppie" in told.err and "(righe 1)" in told.err and "non ha i caratteri €" in told.err
+    scores = [line.split("\t") for line in told.out.splitlines()[1:]]
+    perplexity = math.exp(-sum(float(total) for total, _ in scores) / sum(int(pieces) for _, pieces in scores))
+    written = re.search(r"1\.000 coppie, perplessità ([\d.]+,\d\d)\n", told.err)
+    assert written and float(written[1].replace(".", "").replace(",", ".")) == pytest.approx(perplexity, abs=0.02)
+
+
 def test_score_refuses_when_nothing_fits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("en", "it"):
         (tmp_path / name).write_text("word " * 100, "utf-8")
@@ -293,6 +349,11 @@ def test_prepare_suggests_a_shape(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert main(["prepare", str(tmp_path / "en"), str(tmp_path / "it"), "--out", str(out)]) == 0
     suggested = f"Ora: annotated train --data {out} --config tiny --vocab-size 200 --max-steps 8000"
     assert suggested in capsys.readouterr().err
+    for name, seed in (("uno", "1"), ("due", "2")):
+        options = ["--out", str(tmp_path / name), "--held-out", "7", "--seed", seed]
+        assert main(["prepare", str(tmp_path / "en"), str(tmp_path / "it"), *options]) == 0
+    one, two = ((tmp_path / name / "valid.tsv").read_text("utf-8").splitlines() for name in ("uno", "due"))
+    assert len(one) == len(two) == 7 and one != two
 
 
 def test_a_run_without_a_model_yet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -582,6 +643,8 @@ BAD_OPTIONS = [
     ("ipotesi di troppo", ["translate", "--n-best", "5", "Hi."], "--n-best 5: le ipotesi sono 4. Alza --beam."),
     ("stesse coppie", ["evaluate", "en.tsv", "--output", "./en.tsv"], "en.tsv: è anche il file da tradurre"),
     ("uscita", ["translate", "--model", "mini", "--output", "/tmp", "Hi."], "/tmp: è una cartella"),
+    ("stesse traduzioni", ["evaluate", "en", "it", "--output", "./it"], "it: è anche il file da tradurre"),
+    ("quota", ["train", "--dropout", "1"], "serve un numero da 0 a 1, 1 escluso, non «1»"),
     ("ipotesi", ["translate", "--beam", "0", "Hi."], "serve un intero positivo, non «0»"),
     ("numero", ["train", "--max-steps", "-3"], "serve un intero positivo, non «-3»"),
     ("opzione", ["train", "--modello", "x"], "argomenti sconosciuti: --modello x"),

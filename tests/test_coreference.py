@@ -65,6 +65,9 @@ def test_no_sentence_twice() -> None:
         ("\t1\ttired\t", "\tprimo\ttired\t", "l'antecedente 1 o 2"),
         ("\t2\twide\t", "\t2\twide\tlarge\t", "14 colonne invece di 13"),
         ("the street because it was too wide", "the street since it was too wide", "non fa coppia minima"),
+        ("1\t1\tThe animal", "1\t2\tThe animal", "non fa coppia minima"),
+        ("1\t1\tThe animal", "2\t1\tThe animal", "non fa coppia minima"),
+        ("animal\tanimale\tm\tstreet\tstrada\tf", "street\tstrada\tf\tanimal\tanimale\tm", "ordine della frase"),
     ],
 )
 def test_mistakes_are_told_with_the_line(tmp_path: Path, old: str, new: str, message: str) -> None:
@@ -118,6 +121,8 @@ def test_group_means_and_bootstrap() -> None:
     low, high = bootstrap(torch.randn(400, 3, generator=torch.Generator().manual_seed(0)))
     assert ((high - low - 2 * 1.96 / 20).abs() < 0.03).all()
     assert bootstrap(torch.ones(5)).tolist() == [1.0, 1.0]
+    one, again, other = (bootstrap(torch.arange(9.0) ** 2, rounds=99, seed=seed) for seed in (3, 3, 4))
+    assert torch.equal(one, again) and not torch.equal(one, other)
 
 
 def fake_heads(draws: int, H: int = 40) -> Tensor:
@@ -165,6 +170,7 @@ def test_a_nan_or_a_single_frame_is_an_error_and_not_a_discovery() -> None:
 
 def test_choice_and_report_use_different_frames() -> None:
     choose, report = halves(73)
+    assert torch.equal(choose, halves(73)[0]) and not torch.equal(choose, halves(73, seed=1)[0])
     assert sorted([*choose.tolist(), *report.tolist()]) == list(range(73))
     [x] = fake_heads(1)
     x[:, 6] += 3 * x[:, 6].std()
@@ -214,6 +220,16 @@ def test_masses_from_the_other_places(start: str, articles: bool) -> None:
                 torch.testing.assert_close(got[layer, :, n], row[:, mine].sum(-1))
 
 
+def test_one_can_look_from_the_last_piece_and_not_beyond() -> None:
+    model, tokenizer = load_pretrained("mini")
+    pieces = tokenizer.pieces(read_probe(tokenizer, probes[0]).src)
+    after = len(pieces) - 1 - int(piece_mask(pieces, ["it"]).nonzero()[:, 0].max())
+    assert noun_masses(model, tokenizer, probes[:1], after).isfinite().all()
+    for start in (after + 1, after - len(pieces)):  # una oltre l'ultima; una prima della prima
+        with pytest.raises(AnnotatedError, match=f"da «{start}» non si può guardare"):
+            noun_masses(model, tokenizer, probes[:1], start)
+
+
 def test_studies_silence_the_dropout() -> None:
     model, tokenizer = load_pretrained("small-en-it")
     pairs = twins(tokenizer, read_probes()[:4])
@@ -246,6 +262,9 @@ def test_microlingua_pairs() -> None:
     examples = generate(100, seed=2, held_out=True)
     toy = microlingua_probes(examples)
     assert [p.en for p in toy[::2]] == [e.en for e in examples] and [p.it for p in toy[::2]] == [e.it for e in examples]
+    names = {frozenset(noun.en for noun in p.nouns) for p in toy}  # fanno cornice in qualunque ordine
+    assert len(names) == len({p.frame for p in toy}) < len({p.nouns for p in toy})
+    assert microlingua_probes(examples) == toy != microlingua_probes(examples, seed=1)
     for a, b in zip(toy[::2], toy[1::2], strict=True):
         assert a.nouns == b.nouns and {a.antecedent, b.antecedent} == {0, 1}
         for p in (a, b):

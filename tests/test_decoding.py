@@ -1,6 +1,7 @@
 """La decodifica: i punteggi sono quelli del modello, e stare in un lotto non cambia nulla."""
 
 import inspect
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -8,12 +9,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from annotated import Config, Transformer, load_pretrained, translate
+from annotated import Config, Transformer, decoding, load_pretrained, translate
 from annotated.attention import attention, fast_attention
 from annotated.cli import _chunks
 from annotated.common import BOS, EOS, PAD, UNK, AnnotatedError
 from annotated.decoder import KVCache
-from annotated.decoding import Hypothesis, beam_search, copy_unknown, n_best, piece_scores, with_precision
+from annotated.decoding import (
+    Hypothesis,
+    beam_search,
+    copy_unknown,
+    encode_sources,
+    n_best,
+    piece_scores,
+    with_precision,
+)
 from annotated.study.microlingua import generate
 
 LENGTHS = (3, 9, 5, 9, 7)
@@ -90,6 +99,45 @@ def test_length_limit(model: Transformer, src: Tensor) -> None:
         for length, hypotheses in zip(LENGTHS, beam_search(model, src, 4, extra=extra), strict=True):
             assert all(len(h.ids) + 1 <= length + extra for h in hypotheses)
     assert inspect.signature(beam_search).parameters["extra"].default == 50  # §6.1
+    for search in (beam_search, n_best, translate):
+        defaults = inspect.signature(search).parameters
+        assert (defaults["beam"].default, defaults["alpha"].default) == (4, 0.6)
+
+
+class Table(nn.Module):
+    "Un modello senza rete: il pezzo dopo dipende soltanto dall'ultimo."
+
+    def __init__(self, table: dict[int, dict[int, float]]):
+        super().__init__()
+        self.config = SimpleNamespace(max_len=64)
+        self.logits = torch.full((max(table) + 1, max(table) + 1), -30.0)
+        for last, row in table.items():
+            for piece, p in row.items():
+                self.logits[last, piece] = torch.tensor(p).log()
+
+    def encode(self, src: Tensor) -> tuple[list[tuple[Tensor, Tensor]], Tensor]:
+        return [], torch.ones(len(src), 1, 1, 1, dtype=torch.bool)
+
+    def step(self, tokens: Tensor, *_: object) -> Tensor:
+        return self.logits[tokens[:, 0]]
+
+
+@pytest.mark.parametrize(("alpha", "expected"), [(0.0, [[], [4]]), (1.0, [[5, 6, 7, 8, 9, 10, 11], []])])
+def test_an_open_hypothesis_is_waited_for_only_while_it_can_win(alpha: float, expected: list[list[int]]) -> None:
+    "Con due ipotesi chiuse, quella aperta è meno probabile della migliore, e vince soltanto se conta la lunghezza."
+    chain = {i: {i + 1: 1.0} for i in range(5, 11)}
+    table = {BOS: {EOS: 0.40, 4: 0.33, 5: 0.27}, 4: {EOS: 0.5, 12: 0.5}, **chain, 11: {EOS: 1.0}, 12: {EOS: 1.0}}
+    found = beam_search(Table(table), torch.tensor([[4, EOS]]), beam=2, alpha=alpha)  # type: ignore[arg-type]
+    assert [h.ids for h in found[0]] == expected
+
+
+def test_scores_of_a_model_of_sixteen_bits_are_added_in_thirty_two() -> None:
+    table = Table({BOS: {4: 0.7, 5: 0.3}, 4: {5: 0.6, EOS: 0.4}, 5: {EOS: 1.0}})
+    table.logits = table.logits.bfloat16()
+    log_probs = table.logits.float().log_softmax(-1)
+    [[only]] = beam_search(table, torch.tensor([[4, EOS]]), beam=1, alpha=0.0)  # type: ignore[arg-type]
+    assert only.ids == [4, 5]
+    assert only.score == pytest.approx(float(log_probs[[BOS, 4, 5], [4, 5, EOS]].sum()), abs=1e-6)
 
 
 def test_finished_sentences_leave_the_batch(model: Transformer, src: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,6 +160,20 @@ def test_bfloat16_attention_is_close() -> None:
     rounded = fast_attention(Q.bfloat16(), K.bfloat16(), V.bfloat16(), mask)
     assert rounded.dtype == torch.bfloat16
     torch.testing.assert_close(rounded.float(), exact, atol=0.05, rtol=0.05)
+
+
+@pytest.mark.parametrize(
+    ("T", "grad", "dtype", "told"),
+    [(8, False, torch.float32, True), (9, False, torch.float32, False), (8, True, torch.float32, False),
+     (9, True, torch.bfloat16, True)],
+)  # fmt: skip
+def test_a_query_that_sees_nothing_is_nan_where_attention_works(
+    T: int, grad: bool, dtype: torch.dtype, told: bool
+) -> None:
+    Q, mask = torch.ones(1, T, 4, dtype=dtype), torch.ones(T, T, dtype=torch.bool).tril(-1)  # la prima non vede nulla
+    with torch.set_grad_enabled(grad):
+        blind = fast_attention(Q, Q, Q, mask)[0, 0]
+    assert blind.isnan().all() if told else (blind == 0).all()
 
 
 @pytest.mark.parametrize("T", [1, 8, 9])
@@ -171,6 +233,16 @@ def test_int8_rounds_every_linear_layer_and_mixes_no_rows(model: Transformer, sr
     assert 0 < (rounded - exact).norm() < 0.03 * exact.norm()
 
 
+def test_a_precision_is_what_it_says_or_is_refused(model: Transformer) -> None:
+    assert with_precision(model, "fp32") is model
+    for precision, dtype in (("bf16", torch.bfloat16), ("fp16", torch.float16)):
+        assert {p.dtype for p in with_precision(model, precision).parameters()} == {dtype}
+    with pytest.raises(AnnotatedError, match="«int4» sconosciuta. Scegli fra: fp32, bf16, fp16, int8"):
+        with_precision(model, "int4")
+    with pytest.raises(AnnotatedError, match="«int8» si fa su CPU"):
+        with_precision(model.to("meta"), "int8")
+
+
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
 def test_fewer_bits_translate_the_same(precision: str) -> None:
     mini, tokenizer = load_pretrained("mini")
@@ -190,9 +262,49 @@ def test_piece_scores_like_one_sentence_at_a_time() -> None:
         logits = mini(torch.tensor([src]), torch.tensor([[BOS, *tgt[:-1]]]))[0].log_softmax(-1)
         torch.testing.assert_close(torch.tensor(row), logits[range(len(tgt)), tgt], atol=1e-4, rtol=1e-4)
     assert piece_scores(mini, tokenizer, [], []) == []
-    for wrong in (("abc", "xyz"), (sources, targets[:-1]), (sources, ["", *targets[1:]]), (["a " * 90], ["il cane"])):
-        with pytest.raises(AnnotatedError):
+    for told, *wrong in (
+        ("^frasi: serve una lista", "abc", "xyz"),
+        ("6 frasi e 5 traduzioni", sources, targets[:-1]),
+        ("^traduzioni, riga 1: frase vuota", sources, ["", *targets[1:]]),
+        ("^frasi, riga 1: frase di", ["a " * 90], ["il cane"]),
+        ("^traduzioni, riga 1: frase di", ["the dog"], ["a " * 90]),
+    ):
+        with pytest.raises(AnnotatedError, match=told):
             piece_scores(mini, tokenizer, *wrong)
+
+
+def test_the_longest_sentence_is_accepted() -> None:
+    tokenizer = load_pretrained("mini")[1]
+    [ids] = encode_sources(tokenizer, ["The dog."], 64)
+    assert encode_sources(tokenizer, ["The dog."], len(ids)) == [ids]
+    told = f"^testo, riga 7: frase di {len(ids)} pezzi, il limite del modello è {len(ids) - 1}"
+    with pytest.raises(AnnotatedError, match=told):
+        encode_sources(tokenizer, ["The dog."], len(ids) - 1, first=7)
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+def test_no_batch_is_larger_than_asked(monkeypatch: pytest.MonkeyPatch, beam: int) -> None:
+    "Né traducendo, dove le ipotesi sono righe, né dando un voto, dove conta la più lunga delle due frasi."
+    mini, tokenizer = load_pretrained("mini")
+    examples, sizes = generate(60, held_out=True), []
+    short = ["The dog.", *(e.en for e in examples)]
+
+    def search(model: Transformer, src: Tensor, asked: int, alpha: float) -> list[list[Hypothesis]]:
+        assert (asked, alpha) == (beam, 0.3)  # e la ricerca è quella chiesta
+        sizes.append(beam * src.numel())
+        return beam_search(model, src, asked, alpha)
+
+    monkeypatch.setattr(decoding, "beam_search", search)
+    translate(mini, tokenizer, short, beam, alpha=0.3, max_tokens=300)
+    forward = Transformer.forward
+
+    def read(self: Transformer, src: Tensor, tgt: Tensor) -> Tensor:
+        sizes.append(max(src.numel(), tgt.numel()))
+        return forward(self, src, tgt)
+
+    monkeypatch.setattr(Transformer, "forward", read)
+    piece_scores(mini, tokenizer, [short[0]] * 60, [e.it for e in examples], max_tokens=300)
+    assert max(sizes) <= 300 and len(sizes) < 30  # e nemmeno una frase per volta
 
 
 def test_piece_scores_add_up_to_the_score_of_the_search() -> None:
@@ -210,8 +322,12 @@ def test_piece_scores_of_fewer_bits_and_of_ruined_weights() -> None:
     exact = sum(piece_scores(mini.train(), tokenizer, *pair)[0])
     assert mini.training  # torna com'era
     for precision in ("bf16", "int8"):
-        light = with_precision(mini, precision)
-        assert sum(piece_scores(light, tokenizer, *pair)[0]) == pytest.approx(exact, abs=0.1)
+        light = with_precision(mini, precision).eval()
+        [scores], ([src], [tgt]) = piece_scores(light, tokenizer, *pair), (tokenizer.encode(text) for text in pair)
+        assert sum(scores) == pytest.approx(exact, abs=0.1)
+        with torch.inference_mode():
+            logits = light(torch.tensor([[*src, EOS]]), torch.tensor([[BOS, *tgt]]))[0].float()  # la softmax, a 32 bit
+        assert scores == logits.log_softmax(-1)[range(len(tgt) + 1), [*tgt, EOS]].tolist()
     mini.embedding.weight.data[50] = float("nan")
     with pytest.raises(AnnotatedError, match="pesi sono rovinati"):
         piece_scores(mini, tokenizer, *pair)
@@ -273,3 +389,16 @@ def test_the_unknown_that_is_looked_at_most_is_copied() -> None:
     assert [piece for piece, i in zip(one, ids, strict=True) if i == UNK] == ["€", "ü"]
     with pytest.raises(AnnotatedError, match="non ha caratteri sconosciuti"):
         copy_unknown(model, tokenizer, "The dog.", [8, UNK])
+
+
+def test_every_layer_and_head_says_which_unknown_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, tokenizer = load_pretrained("small-en-it")
+    src = tokenizer.encode(["Ł €"])[0]
+    first, second = (i for i, piece in enumerate(src) if piece == UNK)
+    cross = torch.zeros(3, 1, 2, 2, len(src) + 1)  # N, 1, h, T + 1, S
+    cross[0, :, 0, :, first] = 1.0  # una testa sola, del primo strato
+    cross[1:, :, :, :, second] = 0.2
+    monkeypatch.setattr(decoding, "attention_weights", lambda *_: SimpleNamespace(cross=list(cross)))
+    assert copy_unknown(model, tokenizer, "Ł €", [UNK]) == ["Ł"]
+    cross[1:, :, :, :, second] = 0.3
+    assert copy_unknown(model, tokenizer, "Ł €", [UNK]) == ["€"]

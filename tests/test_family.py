@@ -56,6 +56,9 @@ def test_special_tokens_are_never_asked_nor_drawn() -> None:
         assert torch.equal(corrupted[:, t], text[:, t]) and (targets[:, t] == PAD).all()
     assert corrupted[:, 1:5].min() == MASK and corrupted[:, 1:5].max() < V
     assert torch.equal(targets[:, 1:5], text[:, 1:5])
+    same, coins = torch.full((5000, 1), MASK + 1), torch.Generator().manual_seed(1)
+    drawn, _ = mask_tokens(same, MASK, V, rate=1.0, generator=coins)
+    assert drawn.unique().tolist() == list(range(MASK, V))  # ogni parola, anche l'ultima, può uscire a caso
 
 
 @pytest.mark.parametrize("arguments", [{"rate": 0.0}, {"rate": 1.5}, {"mask": V - 1}, {"mask": -1}])
@@ -64,21 +67,26 @@ def test_masking_that_cannot_work_says_so(arguments: dict[str, float]) -> None:
         mask_tokens(tokens(2, 5), **{"mask": MASK, "vocab_size": V, **arguments})  # type: ignore[arg-type]
 
 
-def test_greedy_continuation_is_the_best_word_at_every_step(model: LanguageModel) -> None:
-    start = tokens(4, 3)
-    out = continue_text(model, start, 6)
+@pytest.mark.parametrize("prefix", [False, True])
+def test_greedy_continuation_is_the_best_word_at_every_step(model: LanguageModel, prefix: bool) -> None:
+    start, given = tokens(4, 3), torch.tensor([3 if prefix else 0])
+    out = continue_text(model, start, 6, prefix)
     assert torch.equal(out[:, :3], start)
     for row in out:
         written = row[row != PAD]
         for t in range(3, len(written)):
-            logits = model(written[None, :t], causal_mask(t))[0, -1]
+            logits = model(written[None, :t], prefix_mask(given, t))[0, -1]
             logits[:EOS] = -torch.inf
             assert logits.argmax() == written[t]
 
 
 def test_nothing_is_written_after_the_end(model: LanguageModel) -> None:
     model.embedding.weight.data[EOS] *= 3  # più facile da pescare
-    out = continue_text(model, tokens(64, 2), 10, temperature=2.0, generator=torch.Generator().manual_seed(0))
+    out, again = (
+        continue_text(model, tokens(64, 2), 10, temperature=2.0, generator=torch.Generator().manual_seed(0))
+        for _ in range(2)
+    )
+    assert torch.equal(out, again)
     ended = (out == EOS).cumsum(1)
     assert ended.max() == 1 and (out[(ended.cumsum(1) > 1)] == PAD).all() and not (out[ended == 0] == PAD).any()
 

@@ -32,7 +32,7 @@ def test_same_logits_with_the_same_positions(shape: dict[str, int]) -> None:
     src, tgt = torch.randint(4, 50, (2, 3, 9))
     with torch.inference_mode():
         torch.testing.assert_close(grown(src, tgt), model(src, tgt), rtol=1e-3, atol=1e-4)
-    assert not grown.training and grown.config.dropout == model.config.dropout
+    assert not grown.training and grow(model.train()).training and grown.config.dropout == model.config.dropout
 
 
 def test_everything_doubles() -> None:
@@ -67,6 +67,20 @@ def test_every_parameter_learns_and_the_copies_part() -> None:
     assert not [name for name, p in grown.named_parameters() if torch.equal(p, born[name])]
     one, two = grown.embedding.weight.detach().unflatten(-1, (-1, 2, 2)).unbind(-2)
     assert not torch.allclose(one, two, atol=1e-5)
+
+
+def test_new_heads_and_neurons_read_as_the_next_block() -> None:
+    torch.manual_seed(0)
+    model = randomize(Transformer(Config(50, d_model=16, d_ff=24, h=4, N=3, max_len=20)))
+    grown = grow(model)
+    for old, new in ((model.encoder.layers, grown.encoder.layers), (model.decoder.layers, grown.decoder.layers)):
+        for i, (own, following) in enumerate(zip(old, [*old[1:], old[0]], strict=True)):  # dopo l'ultimo, il primo
+            for block, halves in ((new[2 * i], (own, following)), (new[2 * i + 1], (following, own))):
+                for name in ("self_attention.W_q", "feed_forward.0"):
+                    reader, sources = block.get_submodule(name), [half.get_submodule(name) for half in halves]
+                    both = reader.weight.unflatten(-1, (-1, 2, 2)).sum(-2).flatten(-2)  # il rumore si annulla
+                    torch.testing.assert_close(both, torch.cat([source.weight for source in sources]))
+                    assert torch.equal(reader.bias, torch.cat([source.bias for source in sources]))
 
 
 def test_pre_ln_is_refused() -> None:

@@ -18,7 +18,7 @@ from annotated.data import Corpus, read_pairs
 from annotated.multihead import MultiHeadAttention
 from annotated.optim import translation_loss
 from annotated.pretrained import MODELS
-from annotated.study.efficient import random_directions
+from annotated.study.efficient import linear_attention, random_directions, reached
 from annotated.study.heads import (
     ADJECTIVES,
     AUXILIARIES,
@@ -174,6 +174,7 @@ def test_hits_and_mass() -> None:
     assert hits(weights, targets).tolist() == [1]
     torch.testing.assert_close(mass(weights, targets), torch.tensor([(0.5 + 0.6) / 2]))
     assert mass(weights, torch.zeros(3, 3).bool()).isnan().all()
+    assert hits(torch.zeros(3, 3), targets) == 0  # una riga di zeri non guarda nessuno, nemmeno la prima chiave
 
 
 def test_word_weights() -> None:
@@ -200,6 +201,7 @@ def test_parsed_sentences_know_their_words() -> None:
     kinds |= {"determinante": DETERMINERS, "ausiliare": AUXILIARIES, "preposizione": PREPOSITIONS}
     assert len({str(s) for s in sentences}) == 500
     assert [str(s) for s in sentences] == [str(s) for s in parsed_sentences(500, seed=5)]
+    assert [str(s) for s in sentences] != [str(s) for s in parsed_sentences(500, seed=6)]
     for s in sentences:
         for (head, dependent), pairs in s.relations.items():
             for i, j in pairs:
@@ -223,6 +225,9 @@ def test_bootstrap_covers_the_truth() -> None:
         covered += estimate.low <= 1.0 <= estimate.high
     assert 0.88 < covered / 200 <= 1
     assert f"{bootstrap(np.ones(5), np.full(5, 2.0)):.2f}" == "0.50 [0.50; 0.50]"
+    values = rng.normal(size=60)
+    one, again, other = (bootstrap(values, np.ones(60), seed=seed) for seed in (3, 3, 4))
+    assert one == again and one.value == other.value and one[1:] != other[1:]
 
 
 def test_spearman() -> None:
@@ -252,6 +257,7 @@ def test_an_interval_is_never_nan() -> None:
         bootstrap(np.ones(3), np.zeros(3))
     with pytest.raises(ValueError, match="servono 4000 estrazioni"):
         bootstrap(np.ones(3), np.ones(3), tests=100)
+    assert bootstrap(np.ones(3), np.ones(3), tests=25) == (1, 1, 1)  # mille estrazioni: quaranta l'uno bastano
     assert spearman(np.ones(4), np.arange(4.0)) == (0.0, 0.0, 0.0)  # tutti uguali: nessuna classifica
     assert np.isfinite(spearman(np.array([0.0, 1.0]), np.arange(2.0))).all()
 
@@ -289,7 +295,22 @@ def test_random_directions_have_no_favourite_side() -> None:
     "Le direzioni ortogonali, posto per posto nel gruppo, hanno media zero, come se fossero indipendenti."
     generator = torch.Generator().manual_seed(0)
     groups = torch.stack([random_directions(10, 4, generator=generator) for _ in range(4000)])  # 4 + 4 + 2
+    assert torch.equal(groups[0], random_directions(10, 4, generator=generator.manual_seed(0)))
     assert groups.mean(dim=0).abs().max() < 0.08  # cinque errori standard; con i segni di `qr` era 0,8
     inside = groups[:, :4] @ groups[:, :4].mT
     assert (inside - torch.diag_embed(inside.diagonal(dim1=1, dim2=2))).abs().max() < 1e-4
     torch.testing.assert_close(groups.pow(2).sum(-1).mean(0), torch.full((10,), 4.0), atol=0.25, rtol=0)
+
+
+def test_who_depends_on_whom_follows_the_order_of_the_layers() -> None:
+    to_first, to_second = torch.zeros(2, 3, 3, dtype=torch.bool)
+    to_first[1, 0] = to_second[2, 1] = True  # uno strato porta 0 in 1, l'altro porta 1 in 2
+    assert reached(to_first, to_second).nonzero().tolist() == [[0, 0], [1, 0], [1, 1], [2, 0], [2, 1], [2, 2]]
+    assert not reached(to_second, to_first)[2, 0]  # 1 arriva in 2 prima di aver sentito 0
+
+
+def test_linear_attention_to_nothing_is_nan() -> None:
+    "Come in `attention`: una media di nessuno non è zero."
+    Q, K, V = torch.randn(3, 4, 8)
+    none = torch.zeros(1, 4, dtype=torch.bool)
+    assert linear_attention(Q, K, V, none).isnan().all() and linear_attention(Q, K, V, none, causal=True).isnan().all()

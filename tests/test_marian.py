@@ -132,9 +132,10 @@ def test_tokenizer(exported: Exported) -> None:
     assert any(theirs.normalize(text) != text for text in REAL_TEXT)
     ids = ours.encode(texts)
     assert theirs([*map(straighten, texts)]).input_ids == [[*row, EOS] for row in ids]
-    sentences = [e.it for e in EXAMPLES]
+    sentences = [*(e.it for e in EXAMPLES), "Il cane vide la strada ."]  # lo spazio resta: niente ritocchi
     assert theirs.batch_decode(theirs(sentences).input_ids, skip_special_tokens=True) == sentences
     assert (theirs.pad_token_id, theirs.unk_token_id, theirs.eos_token_id) == (ours.vocab_size, 1, EOS)
+    assert theirs.model_max_length == exported.model.config.max_len
 
 
 def marian_ids(exported: Exported, texts: list[str], beam: int) -> list[list[int]]:
@@ -329,8 +330,10 @@ def test_damaged_or_missing_model(mini: Exported, tmp_path: Path) -> None:
 
 
 def test_full_disk_leaves_nothing(mini: Exported, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    "Il disco si riempie a metà: un errore che lo dice, e nessuna cartella monca."
-    fill_disk(monkeypatch, after=3)
-    with pytest.raises(AnnotatedError, match="spazio su disco esaurito"):
-        export_marian(mini.folder / "nostro", tmp_path / "out")
-    assert not list(tmp_path.iterdir())
+    "Il disco si riempie a metà: un errore che lo dice, e nessuna cartella monca; quella che c'era resta, vuota."
+    (tmp_path / "mia").mkdir()
+    for name in ("out", "mia"):
+        fill_disk(monkeypatch, after=3)
+        with pytest.raises(AnnotatedError, match="spazio su disco esaurito"):
+            export_marian(mini.folder / "nostro", tmp_path / name)
+    assert [path.name for path in tmp_path.rglob("*")] == ["mia"]

@@ -33,9 +33,11 @@ from annotated.common import BOS, EOS, PAD, UNK, atomic_write, one_line
 from annotated.data import LINE_LIMIT, Pair, encode_pairs, read_lines, read_pairs
 from annotated.decoding import piece_scores
 from annotated.engine import autocast
-from annotated.knn import knn
+from annotated.knn import knn, soft_knn
+from annotated.multihead import MultiHeadAttention
 from annotated.positional import sinusoids
 from annotated.study.coreference import microlingua_probes, noun_masses
+from annotated.study.efficient import linear_attention, local_attention
 from annotated.study.flow import linear_probe
 from annotated.study.microlingua import generate
 from annotated.study.viewer import attention_view, read_attention
@@ -117,10 +119,14 @@ def test_a_protected_file_stays(model: Path, english: Path, tmp_path: Path, caps
 
 @pytest.mark.parametrize("kind", ["annotated", "marian", "web"])
 def test_an_export_respects_what_is_there(kind: str, model: Path, tmp_path: Path, capsys: Capture) -> None:
+    rest = tmp_path / ".0123456789abcdef.parziale"  # lo lascia chi viene ucciso: da solo non conta, e non autorizza
+    rest.touch()
     (tmp_path / "modello-vecchio.safetensors").write_text("miei")
-    code = main(["export", "--model", str(model), "--to", kind, str(tmp_path)])
-    assert_refused(code, capsys.readouterr().err, "non è una cartella vuota")
-    assert [path.name for path in tmp_path.iterdir()] == ["modello-vecchio.safetensors"]
+    command = ["export", "--model", str(model), "--to", kind, str(tmp_path)]
+    assert_refused(main(command), capsys.readouterr().err, "non è una cartella vuota")
+    assert {path.name for path in tmp_path.iterdir()} == {rest.name, "modello-vecchio.safetensors"}
+    (tmp_path / "modello-vecchio.safetensors").unlink()
+    assert main(command) == 0
 
 
 def test_an_export_in_the_working_folder(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -594,7 +600,7 @@ def test_values_that_would_mean_something_else(copy: Path) -> None:
     "Prima davano un numero, o un errore in inglese."
     model, tokenizer = load_pretrained(str(copy))
     corpus = encode_pairs([Pair(TEXT[0], TEXT[1])] * 3, tokenizer, 64)
-    probes = microlingua_probes(generate(2, held_out=True))
+    probes, Q = microlingua_probes(generate(2, held_out=True)), torch.randn(4, 8)
     cases: list[tuple[type[Exception], str, Callable[[], object]]] = [
         (AnnotatedError, "coppie di testi", lambda: encode_pairs([("prova", *PAIRS[:2])], tokenizer, 64)),  # type: ignore[list-item]
         (AnnotatedError, "coppie di testi", lambda: encode_pairs(TEXT[:2], tokenizer, 64)),  # type: ignore[arg-type]
@@ -603,11 +609,18 @@ def test_values_that_would_mean_something_else(copy: Path) -> None:
         (ValueError, "serve un numero pari", lambda: sinusoids(4, 5)),
         (ValueError, "k = 0: serve un numero di vicini fra 1 e 2", lambda: knn(*torch.ones(3, 2, 1), k=0)),
         (ValueError, "k = 3: serve un numero di vicini fra 1 e 2", lambda: knn(*torch.ones(3, 2, 1), k=3)),
+        (ValueError, "tau = 0: serve una temperatura positiva", lambda: soft_knn(*torch.ones(3, 2, 1), tau=0)),
+        (ValueError, "tau = nan: serve", lambda: soft_knn(*torch.ones(3, 2, 1), tau=float("nan"))),
+        (ValueError, "h=0 non divide d_model=8", lambda: MultiHeadAttention(8, 0)),
         (AnnotatedError, "compiled = 'no'", lambda: TrainingConfig(compiled="no")),  # type: ignore[arg-type]
         (AnnotatedError, "scegli fra fp32", lambda: autocast(torch.device("cpu"), "bfloat16")),
         (AnnotatedError, "da «indizzio» non si può", lambda: noun_masses(model, tokenizer, probes, "indizzio")),
         (AnnotatedError, "da «30» non si può guardare", lambda: noun_masses(model, tokenizer, probes, 30)),
         (AnnotatedError, "una cornice sola", lambda: linear_probe(torch.randn(4, 3), torch.ones(4), [0] * 4)),
+        (AnnotatedError, "r = -1: il raggio", lambda: local_attention(*torch.randn(3, 4, 8), r=-1)),
+        (AnnotatedError, "4 query e 3 chiavi", lambda: local_attention(Q, Q[:3], Q[:3], r=1)),
+        (AnnotatedError, "4 query e 3 chiavi", lambda: linear_attention(Q, Q[:3], Q[:3], causal=True)),
+        (AnnotatedError, r"maschera \(4, 4\)", lambda: linear_attention(Q, Q, Q, Q @ Q.T > 0)),
     ]
     for kind, told, wrong in cases:
         with pytest.raises(kind, match=told):

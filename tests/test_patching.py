@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.nn import functional as F
 
 from annotated import load_pretrained
 from annotated.common import PAD
@@ -96,6 +97,15 @@ def test_silencing_with_zero_is_without_heads() -> None:
     for head, row in zip(heads, ablated(model, pairs, heads, "zero"), strict=True):
         with without_heads(model, [head]):
             torch.testing.assert_close(row, margins(model, pairs), atol=1e-4, rtol=0)
+
+
+def test_padding_is_not_in_the_mean() -> None:
+    longer = pairs._replace(source=F.pad(pairs.source, (0, 9), value=PAD), partner=F.pad(pairs.partner, (0, 9)))
+    heads = [Head("encoder", 1, 2), Head("encoder", 2, 3)]
+    short, padded = (ablated(model, some, heads, "media") for some in (pairs, longer))
+    torch.testing.assert_close(padded, short, atol=1e-4, rtol=0)
+    with pytest.raises(ValueError, match="«medie»: una testa si spegne con"):
+        ablated(model, pairs, heads, "medie")
 
 
 def test_another_sentence_comes_from_the_same_place_counted_from_the_end() -> None:

@@ -60,6 +60,8 @@ def test_a_clue_points_to_one_noun_only() -> None:
     for choice in choices():
         first, second = ({word for a in side for word in (a.en, a.m)} for side in choice.clues)
         assert first and second and not first & second
+        main = content(re.sub("{.*?}", "", FRAMES[choice.frame].en))
+        assert not any(content(a.en) & main for side in choice.clues for a in side)  # «blocked… because it was blocked»
 
 
 ARTICLES = """il cane, la capra, nell'armadio, dall'aquila, nello zaino, lo gnomo, allo psicologo, sullo xilofono,
@@ -101,6 +103,18 @@ def test_the_twin_is_wrong_in_agreement_only() -> None:
         good, bad = "oa" if probe.nouns[probe.antecedent].gender == "m" else "ao"
         assert all(a[:-1] == b[:-1] and (a[-1], b[-1]) == (good, bad) for a, b in changed), probe
         assert changed or probe.clue in invariable, probe
+
+
+def test_a_noun_is_not_its_own_clue() -> None:
+    "Mai «la scialuppa si è arenata nello stretto. Era stretto»: non direbbe nulla."
+    adjectives = {(a.en, a.m) for row in ADJECTIVES.values() for a in row}
+    assert not [probe.it for probe in sample for noun in probe.nouns if (probe.clue, noun.it) in adjectives]
+
+
+def test_the_tail_has_the_tense_of_its_frame() -> None:
+    for probe in sample[:5_000]:
+        now = re.search(r"\b[Ii]t (is|has|looks|seems)\b|somebody has", probe.en)
+        assert bool(now) != (FRAMES[probe.frame].tense in ("past", "imp")), probe
 
 
 def test_nothing_of_the_probes_is_generated() -> None:

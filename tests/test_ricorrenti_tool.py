@@ -12,7 +12,16 @@ from torch.nn import functional as F
 
 from annotated.common import BOS, EOS, PAD
 from annotated.data import Pair, encode_pairs, pad
-from annotated.study.recurrent import AdditiveScore, Attention, GRUCell, RNNEncoder, Seq2Seq, greedy, torch_rnnsearch
+from annotated.study.recurrent import (
+    AdditiveScore,
+    Attention,
+    GaussianWindow,
+    GRUCell,
+    RNNEncoder,
+    Seq2Seq,
+    greedy,
+    torch_rnnsearch,
+)
 
 
 def copy_gru(ours: GRUCell, theirs: nn.Module, suffix: str = "") -> None:
@@ -50,6 +59,13 @@ def test_the_fast_rnnsearch_is_the_one_of_the_chapter() -> None:
             for ours, theirs in zip(slow(read, tgt), fast(read, tgt), strict=True):
                 assert torch.allclose(ours, theirs, atol=1e-6)
         assert torch.equal(greedy(slow, read, 7), greedy(fast, read, 7))
+
+
+def test_the_predicted_place_is_within_the_sentence() -> None:
+    "p = (S − 1)·σ(...), con S la lunghezza della frase: il riempitivo del lotto non sposta la campana."
+    torch.manual_seed(0)
+    window, Q, real = GaussianWindow(4), torch.randn(1, 1, 4), torch.ones(1, 5, dtype=torch.bool)
+    assert torch.equal(window(Q, F.pad(real, (0, 3)), t=0)[..., :5], window(Q, real, t=0))
 
 
 def test_the_two_machines_are_of_one_size_and_one_matrix_of_words() -> None:

@@ -43,6 +43,7 @@ from annotated.training import (
     train,
     validation_loss,
 )
+from annotated.transformer import without_dropout
 from conftest import SHAPE, Setting, Stopped, fill_disk
 
 SHORT = TrainingConfig(max_steps=40, max_tokens=256, warmup=20, valid_every=5, average=3)
@@ -669,4 +670,7 @@ def test_without_dropout_leaves_every_part_as_it_was(setting: Setting) -> None:
     model = Transformer(Config(tokenizer.vocab_size, **SHAPE)).train()
     model.encoder.eval()
     validation_loss(model, corpus, 4096)
+    assert model.training and model.decoder.training and not model.encoder.training
+    with pytest.raises(ZeroDivisionError):
+        without_dropout(lambda model: 1 / model.training)(model)  # anche se qualcosa va storto
     assert model.training and model.decoder.training and not model.encoder.training

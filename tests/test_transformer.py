@@ -1,6 +1,8 @@
 """Il modello: uguale a quello di PyTorch a pesi uguali, causale, indifferente al riempitivo."""
 
+import math
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 import torch
@@ -8,12 +10,13 @@ from torch import Tensor, nn
 
 from annotated import Config, Transformer
 from annotated.attention import attention, fast_attention
-from annotated.common import BOS, EOS, PAD
+from annotated.common import BOS, EOS, PAD, AnnotatedError
 from annotated.decoder import Decoder, KVCache
 from annotated.decoding import beam_search
 from annotated.encoder import Encoder, recorded_weights
 from annotated.masks import causal_mask, padding_mask
 from annotated.multihead import MultiHeadAttention, merge_heads
+from annotated.positional import PositionalEncoding, sinusoids
 from annotated.transformer import attention_weights
 
 D_MODEL, D_FF, H, N = 32, 64, 4, 2
@@ -138,6 +141,34 @@ def test_permutation_equivariance_without_positions() -> None:
     tokens = torch.arange(4, 13)[None]
     with_positions = model.encoder(model.embedding(tokens[:, order]))
     assert not torch.allclose(with_positions, model.encoder(model.embedding(tokens))[:, order], atol=1e-3)
+
+
+def test_a_position_beyond_the_table_is_refused() -> None:
+    encoding = PositionalEncoding(8, 10)
+    assert encoding(torch.zeros(1, 3, 8), start=7).shape == (1, 3, 8)
+    with pytest.raises(ValueError, match="11 posizioni, la tabella ne ha 10"):
+        encoding(torch.zeros(1, 1, 8), start=10)
+
+
+def test_far_positions_are_as_exact_as_near_ones() -> None:
+    last = [f(4999 / 10000 ** (i / 8)) for i in range(0, 8, 2) for f in (math.sin, math.cos)]
+    torch.testing.assert_close(sinusoids(5000, 8)[-1], torch.tensor(last), atol=1e-7, rtol=0)
+
+
+def test_the_padding_is_the_piece_one_says() -> None:
+    tokens = torch.tensor([[7, 3, 5], [9, 5, 5]])
+    assert padding_mask(tokens, 5)[:, 0, 0].tolist() == [[True, True, False], [True, False, False]]
+
+
+@pytest.mark.parametrize("shape", [{"d_model": 31, "h": 1}, {"dropout": 1.0}, {"dropout": -0.1}])
+def test_an_impossible_shape_is_refused(shape: dict[str, Any]) -> None:
+    with pytest.raises(AnnotatedError, match=f"{next(iter(shape))} = "):
+        Config(50, **shape)
+
+
+def test_every_block_has_the_dropout_of_the_shape() -> None:
+    model = Transformer(Config(50, D_MODEL, D_FF, H, N, N_decoder=1, dropout=0.3))
+    assert [m.p for m in model.modules() if isinstance(m, nn.Dropout)] == [0.3] * (1 + 2 * N + 3)
 
 
 def test_one_sentence_is_a_batch_of_one() -> None:

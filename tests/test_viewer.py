@@ -33,7 +33,7 @@ from annotated.study.viewer import (
     read_attention,
     word_index,
 )
-from conftest import Visit, check_accessible
+from conftest import Visit, check_accessible, fill_disk
 
 ROOT = Path(__file__).resolve().parent.parent
 STUDY = ROOT / "annotated" / "study"
@@ -98,6 +98,7 @@ BAD: list[tuple[str, Callable[[], object], str]] = [
     ("due frasi insieme", lambda: AttentionMap("self", [weights(2, 2, 3, 3)], "abc", "abc"), r"\(N, h, T, S\)"),
     ("vuota", lambda: AttentionMap("cross", np.zeros((0, 2, 3, 5)), "abc", "vwxyz"), r"\(N, h, T, S\)"),
     ("non sommano", lambda: AttentionMap("cross", 2 * weights(1, 2, 3, 5), "abc", "vwxyz"), "distribuzione"),
+    ("sommano a poco più", lambda: AttentionMap("cross", 1.02 * weights(1, 2, 3, 5), "abc", "vwxyz"), "distribuzione"),
     ("NaN", lambda: AttentionMap("cross", np.nan * weights(1, 2, 3, 5), "abc", "vwxyz"), "distribuzione"),
     ("altro nome", lambda: AttentionMap("altra", weights(1, 2, 3, 5), "abc", "vwxyz"), "«altra» sconosciuta"),  # type: ignore[arg-type]
     ("nessuna", lambda: attention_view([]), "attenzioni diverse"),
@@ -112,7 +113,9 @@ BAD: list[tuple[str, Callable[[], object], str]] = [
     ("senza attenzioni", lambda: AttentionMap("self", (None, None), "abc", "abc"), r"\(N, h, T, S\)"),
     ("seconda frase e confronto", lambda: attention_view(maps()[:1], maps()[:1], second=2), "second = 2"),
     ("seconda frase", lambda: attention_view(maps()[:1], second=8), "second = 8"),
+    ("prima frase vuota", lambda: attention_view(maps()[:1], second=0), "second = 0"),
     ("due frasi, incrociata", lambda: attention_view(maps(), second=2), "second = 2"),
+    ("riga, fra le parole", lambda: attention_view(maps(), words=True, focus=6), "riga 6: ce ne sono 6"),
     ("riga negativa", lambda: attention_view(maps(), focus=-1), "riga -1: ce ne sono 8"),
     ("ferma, testa", lambda: attention_view(maps()).figure(heads=[0]), "3 strati di 4 teste"),
     ("ferma, strato", lambda: attention_view(maps()).figure("cross", layer=3), "2 strati di 1 teste"),
@@ -344,6 +347,21 @@ def test_still_figure() -> None:
     plt.close(figure)
 
 
+def test_still_figure_by_words() -> None:
+    "Se la vista si apre sulle parole, anche la figura è di parole; dove due sono diverse si leggono tutte e due."
+    wide = [*SOURCE[:4], "▁wide", *SOURCE[6:]]
+    one, other = maps(), maps(wide, seed=9)
+    figure = attention_view(one, other, words=True).figure()
+    names = [[t.get_text() for t in ax.get_yticklabels()] for ax in figure.axes]
+    assert names[0] == by_words(one[0]).queries and names[2] == ["The", "animal", "was", "tired | wide", ".", "</s>"]
+    before, after, change = (ax.images[0].get_array() for ax in figure.axes)
+    np.testing.assert_allclose(before, by_words(one[0]).weights[2, 0])
+    np.testing.assert_allclose(change, after - before)
+    signs = {(round(t.get_position()[1]), round(t.get_position()[0])): t.get_text() for t in figure.axes[2].texts}
+    assert signs == {(i, j): "+" if x > 0 else "−" for (i, j), x in np.ndenumerate(change) if abs(x) >= 0.1} != {}
+    plt.close(figure)
+
+
 def test_still_figure_of_two_sentences_with_nothing_in_common() -> None:
     "Due riquadri: una differenza non c'è."
     rows = ["Hello", "Ġworld"], ["C", "iao", "Ġamici"]
@@ -361,7 +379,7 @@ def test_still_figure_of_another_attention() -> None:
         plt.close(figure)
 
 
-def test_saved_page(tmp_path: Path) -> None:
+def test_saved_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     view = attention_view(maps())
     view.save(tmp_path / "vista.html", "A < B")
     page = (tmp_path / "vista.html").read_text("utf-8")
@@ -371,6 +389,11 @@ def test_saved_page(tmp_path: Path) -> None:
         view.save(tmp_path / "vista.pdf")
     with pytest.raises(AnnotatedError, match="la cartella non esiste"):
         view.save(tmp_path / "manca" / "vista.html")
+    view.save(tmp_path / "ALTRA.HTML")
+    fill_disk(monkeypatch)
+    with pytest.raises(AnnotatedError, match="spazio su disco esaurito"):
+        view.save(tmp_path / "vista.html", "Un altro titolo")
+    assert (tmp_path / "vista.html").read_text("utf-8") == page  # quella di prima resta
 
 
 PROGRAMS = ("web/transformer.js", "viewer.js", "web/live.js")  # nell'ordine in cui stanno in una pagina

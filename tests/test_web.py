@@ -17,7 +17,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 
 from annotated.checkpoint import save_model
 from annotated.cli import main
-from annotated.common import BOS, EOS, UNK, AnnotatedError
+from annotated.common import BOS, EOS, PAD, UNK, AnnotatedError
 from annotated.data import pad, read_pairs
 from annotated.decoding import beam_search, looked_unknown
 from annotated.decoding import translate as translate_in_python
@@ -106,6 +106,17 @@ def test_a_ready_answer_names_what_it_copies() -> None:
     ready = ready_answer(model, tokenizer, "Łukasz paid 5 €.")
     assert "<unk>" not in str(ready["candidates"]) + str(ready["sentences"])
     assert all(sign in ready["translation"] for sign in "Ł€")
+
+
+def test_the_candidates_are_what_could_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, tokenizer = load_pretrained("mini")
+    monkeypatch.setattr("annotated.web.CANDIDATES", tokenizer.vocab_size)
+    torch.manual_seed(0)
+    model = Transformer(Config.preset("mini", tokenizer.vocab_size)).eval()  # chi non sa nulla non esclude nulla
+    for step in ready_answer(model, tokenizer, SENTENCES[0])["candidates"]:
+        chances = dict(step)
+        assert len(chances) == tokenizer.vocab_size
+        assert [chances[name] for name in (*tokenizer.pieces([PAD, BOS]), "")] == [0, 0, 0]  # «»: non c'è che copiare
 
 
 @pytest.mark.parametrize("extra", [50, -3])  # con -3 si arriva al limite, e la frase si chiude per forza
@@ -232,8 +243,9 @@ def test_bad_files_are_refused(folders: dict[str, Path], tmp_path: Path) -> None
 def test_writing_again_leaves_no_old_part(folders: dict[str, Path], tmp_path: Path) -> None:
     fingerprint = export_web("mini", tmp_path, part_bytes=100_000)
     assert len(list(tmp_path.glob("pesi-*.js"))) > 5
+    (tmp_path / "pesi-miei.js").write_text("miei", "utf-8")
     assert export_web("mini", tmp_path) == fingerprint
-    assert [path.name for path in tmp_path.glob("pesi-*.js")] == ["pesi-0.js"]
+    assert sorted(path.name for path in tmp_path.glob("pesi-*.js")) == ["pesi-0.js", "pesi-miei.js"]
     assert (tmp_path / "pesi-0.js").read_bytes() == (folders["mini"] / "pesi-0.js").read_bytes()
 
 
@@ -685,6 +697,13 @@ def test_where_a_box_cannot_open() -> None:
     for names, url in (([], None), (["mini", "small-en-it"], "vivo")):
         with pytest.raises(AnnotatedError, match="serve un modello"):
             live_model(names, SENTENCES[:1], url=url)
+
+
+def test_where_a_box_opens() -> None:
+    "Si conta da 1, la pagina da 0; senza strato è l'ultimo, che dipende dal modello scelto."
+    for asked, found in ((2, "1"), (None, "null")):
+        page = live_model("mini", SENTENCES[:1], kind="encoder", layer=asked, head=3, focus=4).html
+        assert f'"start":{{"k":0,"l":{found},"heads":[2],"focus":4,' in page
 
 
 def test_two_boxes_in_a_page(visit: Visit, tmp_path: Path) -> None:

@@ -125,12 +125,12 @@ def read_probe(tokenizer: Tokenizer, probe: Probe) -> Reading:
         raise AnnotatedError(f"«{probe.it}»: giusta e sbagliata sono la stessa frase. Toglila.")
     return Reading(src, [BOS, *right[:step]], right[step], wrong[step])
 
-# %% ../../book/21_it_animal.ipynb #844db0a9
+# %% ../../book/21_it_animal.ipynb #66c93b3d
 def _query(pieces: Sequence[str], probe: Probe, start: int | str) -> int:
     "La posizione da cui si guarda, nella frase inglese; `AnnotatedError` se non c'è."
     word, after = (probe.clue, 0) if start == "indizio" else ("it", start)
     last = int(piece_mask(pieces, [word])[:, 0].nonzero().max())
-    if isinstance(after, str) or last + after >= len(pieces):
+    if isinstance(after, str) or not 0 <= last + after < len(pieces):
         told = f"da «{start}» non si può guardare"
         raise AnnotatedError(
             f"«{probe.en}»: {told}. Serve «indizio», o quanti pezzi dopo «it»."
