@@ -18,6 +18,7 @@ from annotated import AnnotatedError, corpora, load_pretrained
 from annotated.cli import main
 from annotated.corpora import CORPORA, Lottery, clean, download, normalize, prepare
 from annotated.data import Pair, find_data, read_pairs
+from conftest import fill_disk
 
 Row = dict[str, Any]
 Pairs = Sequence[tuple[str | None, str | None]]
@@ -75,6 +76,7 @@ def test_words_and_what_is_not_text() -> None:
     assert clean("una\0due") == "una due"
     assert normalize("वह आया।") != normalize("वह आयी।")  # «lui venne», «lei venne»: i segni vocalici contano
     assert normalize("❤️, l'Été!") == normalize("❤ L'ÉTÉ")
+    assert normalize("Ｄｉｅ Straße: ﬁne") == normalize("DIE STRASSE, fine")
 
 
 def test_contents_and_cleaning(tmp_path: Path) -> None:
@@ -160,6 +162,7 @@ def test_lottery_is_a_minimum_and_memory_is_bounded() -> None:
 def test_train_accepts_the_folder(tmp_path: Path) -> None:
     source = europarl(tmp_path / "deposito", SENTENCES)
     download("europarl-en-it", tmp_path / "dati", source, valid_size=20)
+    (tmp_path / "dati" / "train.tsv.orig").write_text("una copia\n", "utf-8")  # non è fra i dati
     assert find_data(tmp_path / "dati").valid.name == "valid.tsv"
     options = "--config mini --vocab-size 120 --max-steps 2 --max-tokens 256 --valid-every 2 --device cpu".split()
     assert main(["train", "--data", str(tmp_path / "dati"), "--out", str(tmp_path / "modello"), *options]) == 0
@@ -310,6 +313,26 @@ def test_prepare(tmp_path: Path) -> None:
     assert len(find_data(tmp_path / "dati").train) == 1
     again = prepare(tmp_path / "mio.en", tmp_path / "mio.it", tmp_path / "altri", held_out=30)
     assert again == result and files(tmp_path / "altri") == files(tmp_path / "dati")
+    prepare(tmp_path / "mio.en", tmp_path / "mio.it", tmp_path / "seme", held_out=30, seed=2)
+    assert all(keys(tmp_path / "seme" / f"{name}.tsv") != part for name, part in zip(names, parts, strict=True))
+
+
+@pytest.mark.parametrize(("rows", "size"), [(9, 1), (59, 2), (39_980, 1999), (40_040, 2000)])
+def test_a_twentieth_is_held_out_and_two_thousand_at_most(
+    rows: int, size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(corpora, "_write", lambda *a: {name: lottery.size for name, lottery in a[3].items()})
+    assert prepare(*two_files(tmp_path, "a\n" * rows, "b\n" * rows), tmp_path / "dati") == dict(test=size, valid=size)
+
+
+def test_where_there_is_train_there_is_the_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    english, italian = ("".join(f"{text}\n" for text in side) for side in zip(*SENTENCES, strict=True))
+    paths = two_files(tmp_path, english, italian)
+    for after in range(3):
+        fill_disk(monkeypatch, after)
+        with pytest.raises(AnnotatedError, match="spazio su disco esaurito"):
+            prepare(*paths, tmp_path / str(after))
+        assert len(files(tmp_path / str(after))) == after and not (tmp_path / str(after) / "train.tsv").exists()
 
 
 def test_prepare_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -74,6 +74,16 @@ def test_the_sample_is_seeded_and_fair() -> None:
     )
     counts = np.bincount([int(n) for seed in range(1_000) for n in reservoir_sample(numbers, 10, seed)], minlength=100)
     assert counts.sum() == 10_000 and abs(counts - 100).max() < 45  # quattro scarti e mezzo
+    text = [sentence for e in generate(200) for sentence in (e.en, e.it)]
+    first, same, other = (Tokenizer.train(text, 80, 100, seed).fingerprint for seed in (1, 1, 2))
+    assert first == same != other
+
+
+def test_typographic_signs_are_straightened_everywhere() -> None:
+    curly, straight = "Il cane “dell’orto” — quello — non c’era.", "Il cane \"dell'orto\" - quello - non c'era."
+    tokenizer = Tokenizer.train([curly] * 9, 30)
+    assert tokenizer.fingerprint == Tokenizer.train([straight] * 9, 30).fingerprint
+    assert tokenizer.split(curly) == tokenizer.split(straight) == tokenizer.pieces(tokenizer.encode([curly])[0])
 
 
 # --- la cartella
@@ -167,6 +177,38 @@ def test_the_speed_counts_real_pieces(setting: Setting, tmp_path: Path, monkeypa
     batches = batch_stream(setting[1], SHORT.max_tokens, SHORT.seed)
     pieces = sum(int(next(batches).tgt_out.count_nonzero()) for _ in range(LOG_EVERY))
     assert read_log(tmp_path)[0]["tokens_per_second"] == pieces
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    "Un passo dura un secondo, una validazione mille."
+    now = [0.0]
+
+    def taking(seconds: float, work: Any) -> Any:
+        def timed(*arguments: Any) -> Any:
+            now[0] += seconds
+            return work(*arguments)
+
+        return timed
+
+    monkeypatch.setattr(training.time, "perf_counter", lambda: now[0])
+    for name, seconds in (("train_step_in_memory", 1), ("validation_loss", 1000)):
+        monkeypatch.setattr(training, name, taking(seconds, getattr(training, name)))
+
+
+def test_the_seconds_count_validations_and_the_speed_does_not(setting: Setting, tmp_path: Path, clock: None) -> None:
+    batches = batch_stream(setting[1], SHORT.max_tokens, SHORT.seed)
+    pieces = [sum(int(next(batches).tgt_out.count_nonzero()) for _ in range(LOG_EVERY)) for _ in range(2)]
+    for steps in (LOG_EVERY, 2 * LOG_EVERY):
+        run(setting, tmp_path, resume=True, max_steps=steps, valid_every=10)
+    rows = [row for row in read_log(tmp_path) if "seconds" in row]
+    assert [row["tokens_per_second"] for row in rows] == [round(n / LOG_EVERY) for n in pieces]
+    assert [row["seconds"] for row in rows] == [1020.0, 2040.0]  # chi riprende somma i suoi
+
+
+def test_minutes_are_of_sixty_seconds(setting: Setting, tmp_path: Path, clock: None) -> None:
+    run(setting, tmp_path, minutes=0.5, valid_every=40)
+    assert read_log(tmp_path)[-1]["step"] == 31  # il primo passo dopo il mezzo minuto
 
 
 # --- ogni scheda
@@ -454,6 +496,24 @@ def test_an_ignored_signal_stays_ignored() -> None:
         signal.signal(signal.SIGINT, before)
 
 
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+def test_the_first_signal_waits_and_the_second_stops(name: str) -> None:
+    def stop(*_: object) -> None:
+        raise InterruptedError
+
+    number = getattr(signal, name)
+    before = signal.signal(number, stop)
+    try:
+        with training._signals() as received:
+            os.kill(os.getpid(), number)
+            assert received == [number]
+            with pytest.raises(InterruptedError):
+                os.kill(os.getpid(), number)
+        assert signal.getsignal(number) is stop
+    finally:
+        signal.signal(number, before)
+
+
 def test_translating_never_drops(setting: Setting) -> None:
     tokenizer, _, validation = setting
     torch.manual_seed(1)
@@ -472,24 +532,46 @@ def test_translating_never_drops(setting: Setting) -> None:
     assert answers() == learning and not model.training
 
 
-def test_models_installed_for_one_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, setting: Setting) -> None:
-    model = Transformer(Config(setting[0].vocab_size, **SHAPE))
-    save_model(tmp_path / "share/annotated/models/prova", model, setting[0])
-    monkeypatch.setattr("site.getuserbase", lambda: str(tmp_path))
-    assert torch.equal(load_pretrained("prova").model.embedding.weight, model.embedding.weight)
-    save_model(tmp_path / "miei/mini", model, setting[0])
-    monkeypatch.setenv("ANNOTATED_MODELS", str(tmp_path / "miei"))  # viene prima di quelli del libro
-    assert torch.equal(load_pretrained("mini").model.embedding.weight, model.embedding.weight)
+def test_where_a_model_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, setting: Setting) -> None:
+    "Prima qui, poi dove dice la variabile, poi fra quelli del libro, poi dove li mette pip."
+    model, sought = Transformer(Config(setting[0].vocab_size, **SHAPE)), []
+    for name in ("utente/share/annotated/models/prova", "tutti/share/annotated/models/altra", "miei/mini", "qui/mini"):
+        model.embedding.weight.data += 1
+        save_model(tmp_path / name, model, setting[0])
+        sought.append(model.embedding.weight.detach().clone())
+    monkeypatch.setattr("site.getuserbase", lambda: str(tmp_path / "utente"))
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "tutti"))
+    for name, weight in zip(("prova", "altra"), sought[:2], strict=True):
+        assert torch.equal(load_pretrained(name).model.embedding.weight, weight)
+    monkeypatch.setenv("ANNOTATED_MODELS", str(tmp_path / "miei"))
+    assert torch.equal(load_pretrained("mini").model.embedding.weight, sought[2])
+    monkeypatch.chdir(tmp_path / "qui")
+    assert torch.equal(load_pretrained("mini").model.embedding.weight, sought[3])
+    monkeypatch.chdir("mini")
+    with pytest.raises(AnnotatedError, match="modello «»"):  # vuoto non è la cartella corrente
+        load_pretrained("")
+
+
+def test_a_translator_asks_for_what_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("annotated.pretrained.translate", lambda _model, _tokenizer, *asked: asked)
+    assert load_pretrained().translate(["Hi."]) == (["Hi."], 4, 0.6)
+    assert load_pretrained().translate(["Hi."], beam=7, alpha=0.3) == (["Hi."], 7, 0.3)
+    with pytest.raises(AnnotatedError, match="meta: non disponibile"):
+        load_pretrained("mini", "meta")
 
 
 def test_publishing_again_leaves_only_the_new_weights(tmp_path: Path, setting: Setting) -> None:
     tokenizer = setting[0]
     small = Transformer(Config(tokenizer.vocab_size, d_model=16, d_ff=16, h=2, N=1)).eval()
     large = Transformer(Config(tokenizer.vocab_size, d_model=32, d_ff=16, h=2, N=1)).eval()
+    (tmp_path / "model-vecchio.safetensors").write_text("miei")
     for model, part_bytes in ((large, 20_000), (small, 10**6), (large, 10_000)):
         publish_model(tmp_path, model, tokenizer, part_bytes)
         loaded, _ = load_model(tmp_path)
         assert torch.equal(loaded.embedding.weight, model.embedding.weight.bfloat16().float())
+    save_model(tmp_path, large, tokenizer)  # le parti ci sono ancora: vale ciò che si è scritto per ultimo
+    assert torch.equal(load_model(tmp_path)[0].embedding.weight, large.embedding.weight)
+    assert (tmp_path / "model-vecchio.safetensors").read_text() == "miei"
 
 
 def write_many(folder: Path, name: str) -> None:

@@ -148,6 +148,14 @@ def test_a_pipe_receives_the_text(model: Path, english: Path, tmp_path: Path) ->
     assert len(received[0].splitlines()) == 3
 
 
+def test_a_pipe_nobody_reads_is_not_a_full_disk(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "tubo")
+    reader = os.open(tmp_path / "tubo", os.O_RDONLY | os.O_NONBLOCK)
+    with pytest.raises(BrokenPipeError), atomic_write(tmp_path / "tubo") as file:
+        os.close(reader)
+        file.write(b"nessuno lo legge")
+
+
 def test_a_device_stays_a_device(model: Path, english: Path, tmp_path: Path) -> None:
     device = tmp_path / "nulla"
     try:
@@ -503,8 +511,11 @@ def test_a_state_without_its_pieces(tmp_path: Path, capfd: Capture) -> None:
         safetensors.torch.save_file(tensors, path, metadata)
         code = main(["train", "--resume", "--out", str(out), "--device", "cpu"])
         assert_refused(code, capfd.readouterr().err, "state.safetensors: non è lo stato di un addestramento")
-    safetensors.torch.save_file(tensors, path, whole)
-    assert main(["train", "--resume", "--max-steps", "4", "--out", str(out), "--device", "cpu"]) == 0
+    stream = json.loads(whole["stream"])
+    old = {name: stream[name] for name in ("seed", "max_tokens", "tokens")}  # com'erano prima delle impronte
+    for metadata in (whole, whole | {"stream": json.dumps(old)}):
+        safetensors.torch.save_file(tensors, path, metadata)
+        assert main(["train", "--resume", "--max-steps", "4", "--out", str(out), "--device", "cpu"]) == 0
 
 
 def test_the_generator_of_the_device_where_the_model_is(
@@ -645,7 +656,9 @@ def test_a_bad_line_under_the_bar(copy: Path, tmp_path: Path, capsys: Capture) -
 def test_gzip_as_xz(copy: Path, tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "frasi.gz").write_bytes(gzip.compress(b"The dog.\nThe cat.\n"))
     assert [*read_lines(tmp_path / "frasi.gz")] == ["The dog.", "The cat."]
-    for name, row, spoiled in (("corto", 9, gzip.compress(b"The dog.\n" * 9)[:-9]), ("falso", 0, b"The dog.\n")):
+    whole = gzip.compress(b"The dog.\n" * 9)
+    rotten = whole[:10] + b"\xff" * 5 + whole[15:]
+    for name, row, spoiled in (("corto", 9, whole[:-9]), ("falso", 0, b"The dog.\n"), ("guasto", 0, rotten)):
         (tmp_path / f"{name}.gz").write_bytes(spoiled)
         code = main(["translate", "--model", str(copy), "--input", str(tmp_path / f"{name}.gz")])
         told = f"{name}.gz, dopo la riga {row}: archivio .gz troncato o rovinato"
@@ -661,7 +674,10 @@ def test_nothing_to_evaluate() -> None:
         evaluate(["a"], ["a", "b"])
     with pytest.raises(AnnotatedError, match="una lista di frasi, non di liste"):
         evaluate(["a b"], [["a b"]])  # type: ignore[list-item]
+    with pytest.raises(AnnotatedError, match="tokenize = «none»: scegli fra 13a"):
+        evaluate(["a b"], ["a b"], "none")
     assert evaluate(iter(["a b c d"]), np.array(["a b c d"])).exact == 1
+    assert evaluate(["a b", "a b "], ["a b", "a b"]).exact == 0.5
 
 
 def test_a_notebook_that_trains_in_a_folder_with_spaces() -> None:
@@ -728,6 +744,15 @@ def test_orphans_are_removed_and_the_living_are_not(tmp_path: Path) -> None:
     alive.join()
     assert alive.exitcode == 0
     assert {path.name: path.read_text("utf-8") for path in tmp_path.iterdir()} == {"altro": "intero", "vivo": "a metà"}
+
+
+def test_a_name_changes_when_its_bytes_are_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, seen = tmp_path / "nota.txt", []
+    path.write_bytes(b"vecchio")
+    monkeypatch.setattr(os, "fsync", lambda fd: seen.append((os.fstat(fd).st_size, path.read_bytes())))
+    with atomic_write(path) as file:
+        file.write(b"nuovo e intero")
+    assert seen == [(14, b"vecchio")] and path.read_bytes() == b"nuovo e intero"
 
 
 def test_a_training_run_removes_what_a_killed_one_left(tmp_path: Path) -> None:

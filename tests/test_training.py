@@ -77,8 +77,11 @@ def test_vocabulary_loss_equals_the_loss_on_logits(smoothing: float, rows: int) 
     expected = translation_loss(x @ weight.T, targets, smoothing)
     loss = vocabulary_loss(x, weight, targets, smoothing, rows)
     torch.testing.assert_close(loss, expected)
-    for ours, theirs in zip(*(torch.autograd.grad(y, (x, weight)) for y in (loss, expected)), strict=True):
+    found = (torch.autograd.grad(y, (x, weight), retain_graph=True) for y in (loss, expected))
+    for ours, theirs in zip(*found, strict=True):
         torch.testing.assert_close(ours, theirs)
+    with pytest.raises(RuntimeError):  # i gradienti si sono riscritti
+        loss.backward()
 
 
 def run(setting: Setting, folder: Path, config: TrainingConfig = SHORT) -> None:
@@ -227,11 +230,15 @@ def test_pairs_that_do_not_fit_are_refused_at_once(setting: Setting, tmp_path: P
     small = Transformer(Config(tokenizer.vocab_size, **SHAPE | {"max_len": 8}))
     with pytest.raises(AnnotatedError, match="più di 8 pezzi"):
         train(small, tokenizer, training, validation, SHORT, tmp_path / "corto")
-    foreign = Corpus(validation.tokens + tokenizer.vocab_size, validation.offsets)
+    last = validation.tokens.max()
+    foreign = Corpus(np.where(validation.tokens == last, tokenizer.vocab_size, validation.tokens), validation.offsets)
     model = Transformer(Config(tokenizer.vocab_size, **SHAPE))
     with pytest.raises(AnnotatedError, match="altro vocabolario"):
         train(model, tokenizer, training, foreign, SHORT, tmp_path / "altro")
     assert not list(tmp_path.iterdir())
+    longest = int(max(training.lengths.max(), validation.lengths.max()))  # il limite compreso
+    just = Transformer(Config(tokenizer.vocab_size, **SHAPE | {"max_len": longest}))
+    train(just, tokenizer, training, validation, replace(SHORT, max_steps=1), tmp_path, progress=False)
 
 
 def test_weights_of_another_program_are_not_called_broken(tmp_path: Path) -> None:
@@ -412,6 +419,25 @@ def test_damaged_text_files(tmp_path: Path) -> None:
     assert refused > 50
 
 
+def test_half_of_a_source_is_counted_on_its_own(tmp_path: Path) -> None:
+    lines = [f"{source}\t{source} {i}\tx\n" for i in range(4) for source in ("atti", "strada")]
+    (tmp_path / "train.tsv").write_text("".join(lines), "utf-8")
+    for source, other in (("atti", "strada"), ("strada", "atti")):
+        read = [pair.source for pair in read_pairs(tmp_path / "train.tsv", {source: 0.5})]
+        assert sorted(read) == sorted([f"{source} 1", f"{source} 3", *(f"{other} {i}" for i in range(4))])
+
+
+def test_the_cache_gives_back_what_is_asked(setting: Setting, tmp_path: Path) -> None:
+    tokenizer, path = setting[0], tmp_path / "train.tsv"
+    path.write_text("".join(f"prova\t{e.en}\t{e.it}\n" for e in generate(100)), "utf-8")
+    for max_len, repeat in ((64, None), (64, {"prova": 2.0}), (16, None)):
+        expected = encode_pairs(read_pairs(path, repeat), tokenizer, max_len)
+        for _ in range(2):  # la seconda volta dal disco
+            corpus = load_corpus([path], tokenizer, max_len, tmp_path / "cache", repeat, progress=False)
+            assert np.array_equal(corpus.tokens, expected.tokens) and corpus.skipped == expected.skipped
+    assert 0 < expected.skipped < 100
+
+
 @pytest.mark.parametrize("name", ["tokens.npy", "offsets.npy", "info.json"])
 def test_damaged_cache_is_rebuilt(setting: Setting, tmp_path: Path, name: str) -> None:
     tokenizer, _, _ = setting
@@ -473,6 +499,11 @@ def test_checkpoints_of_an_older_run_stay_out_of_the_mean(setting: Setting, tmp_
     assert {p.name for p in tmp_path.glob("weights-*")} == {"weights-0000025.safetensors"}
 
 
+def test_a_pair_longer_than_a_batch_is_alone_in_it() -> None:
+    for lengths, expected in (([[9, 3], [3, 9]], [[0], [1]]), ([[9, 3], [1, 2], [2, 2]], [[0], [1, 2]])):
+        assert sorted(sorted(indices) for indices in make_batches(np.array(lengths), 4, seed=0)) == expected
+
+
 def test_no_pairs_no_measure(setting: Setting) -> None:
     tokenizer, _, validation = setting
     empty = Corpus(validation.tokens[:0], validation.offsets[:1])
@@ -488,7 +519,8 @@ def test_no_pairs_no_measure(setting: Setting) -> None:
     [
         ("patience", 0), ("minutes", 0), ("minutes", math.nan), ("precision", "fp8"), ("average", 0),
         ("seed", "3"), ("minutes", "3"), ("smoothing", None), ("factor", True), ("cooldown", 0), ("cooldown", 100_001),
-        ("warmup", 0), ("valid_every", 0), ("factor", -1.0), ("smoothing", 1.0),
+        ("warmup", 0), ("valid_every", 0), ("factor", -1.0), ("smoothing", 1.0), ("smoothing", -0.1),
+        ("factor", math.inf), ("minutes", math.inf), ("max_steps", 0), ("max_tokens", 0), ("tensorboard", 1),
     ],
 )  # fmt: skip
 def test_impossible_options(option: str, value: Any) -> None:
@@ -520,6 +552,28 @@ def test_training_follows_the_learning_rate_it_declares(
     written = {row["step"]: row["learning_rate"] for row in rows if "learning_rate" in row}
     assert written == {step: config.learning_rate(step, model.config.d_model) for step in (20, 40)}
     assert used == [config.learning_rate(step, model.config.d_model) for step in range(1, 41)]
+
+
+def test_the_parts_of_a_step_are_remembered(setting: Setting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(
+        "annotated.training.train_step_in_memory", lambda *a: asked.append(a[4]) or (torch.zeros(()), 2 * a[4])
+    )
+    for steps in (3, 5):
+        run(setting, tmp_path, replace(SHORT, max_steps=steps))
+    assert asked == [1, 2, 4, 8, 16]  # anche da chi riprende
+
+
+def test_training_gives_the_best_loss_and_keeps_its_weights(
+    setting: Setting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizer, training, validation = setting
+    losses, written = iter([2.0, 1.0, 3.0]), []
+    monkeypatch.setattr("annotated.training.validation_loss", lambda *_: next(losses))
+    monkeypatch.setattr("annotated.training.save_model", lambda *a: written.append(a[1]) or save_model(*a))
+    model, config = Transformer(Config(tokenizer.vocab_size, **SHAPE)), replace(SHORT, max_steps=15)
+    assert train(model, tokenizer, training, validation, config, tmp_path, progress=False) == 1.0
+    assert len(written) == 2 and torch.equal(load_model(tmp_path)[0].embedding.weight, written[1].embedding.weight)
 
 
 def test_numbers_of_numpy_are_numbers() -> None:
@@ -587,6 +641,7 @@ def test_validation_never_holds_all_the_logits(setting: Setting, monkeypatch: py
 
 
 SCARCE = [MemoryError(), torch.OutOfMemoryError(), RuntimeError("std::bad_alloc"),
+          RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
           RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried …")]  # fmt: skip
 
 
@@ -640,6 +695,28 @@ def test_memory_that_ends_while_adam_starts(setting: Setting, monkeypatch: pytes
         assert train_step_in_memory(objective, optimizer, corpus.batch(np.arange(8)), 0.01, parts=1)[1] == 2
     assert len(optimizer.state) == len(list(model.parameters()))
     assert all(averages["step"] == 1 and "exp_avg_sq" in averages for averages in optimizer.state.values())
+
+
+def test_memory_that_ends_in_the_optimizer_leaves_no_scale(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+    "In fp16 la scala già data ad Adam non si conta due volte: il passo è quello di chi ha memoria."
+    tokenizer, corpus, _ = setting
+    moved, step = [], torch.optim.Adam.step
+
+    def scarce(*_: object) -> None:
+        monkeypatch.setattr(torch.optim.Adam, "step", step)
+        raise MemoryError
+
+    for ends in (False, True):
+        torch.manual_seed(0)
+        model = Transformer(Config(tokenizer.vocab_size, dropout=0.0, **SHAPE))
+        objective, optimizer = Objective(model), make_optimizer(model)
+        if ends:
+            monkeypatch.setattr(torch.optim.Adam, "step", scarce)
+        scaler, batch = torch.amp.GradScaler("cpu"), corpus.batch(np.arange(8))
+        parts = train_step_in_memory(objective, optimizer, batch, 0.01, 1 if ends else 2, "fp16", scaler)[1]
+        moved.append([p.detach() for p in model.parameters()])
+        assert parts == 2
+    assert all(torch.equal(p, q) for p, q in zip(*moved, strict=True))
 
 
 def test_with_more_processes_a_step_is_not_retried(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
