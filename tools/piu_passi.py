@@ -29,26 +29,19 @@ OUT = ROOT / "book" / "dati" / "piu_passi.json"
 
 class Trial(NamedTuple):
     notebook: str
-    written: str  # nel codice del capitolo
-    instead: str  # con «…» al posto dei passi
+    where: str  # il codice del capitolo, con «…» al posto dei passi
+    usual: str  # i passi del capitolo
     steps: tuple[str, ...]  # un addestramento per ciascuno
     last: str  # la cella della prova è la prima che contiene queste parole
     table: str  # dove lascia i risultati: per ogni nome, righe = semi
 
 
 TRIALS = {
-    "collo": Trial(
-        "23_ricorrenti",
-        "False, steps: int = 200",
-        "False, steps: int = …",
-        ("1000",),
-        'results["RNNsearch"]',
-        "results",
-    ),
-    "richiamo": Trial("25_efficiente", "seed, steps=500", "seed, steps=…", ("2000", "6000"), "recall = {", "recall"),
-    "famiglia": Trial("26_famiglia", "data=train, steps=400", "data=train, steps=…", ("1600",), "SKILLS =", "table"),
+    "collo": Trial("23_ricorrenti", "False, steps: int = …", "200", ("1000",), 'results["RNNsearch"]', "results"),
+    "richiamo": Trial("25_efficiente", "seed, steps=…", "500", ("2000", "6000"), "recall = {", "recall"),
+    "famiglia": Trial("26_famiglia", "data=train, steps=…", "400", ("1600",), "SKILLS =", "table"),
     "immagini": Trial(
-        "27_oltre", "{125: 300, 700: 300, 4000: 500}", "{…}", ("125: 1200, 700: 1200, 4000: 2000",), "STEPS =", "scores"
+        "27_oltre", "{…}", "125: 300, 700: 300, 4000: 500", ("125: 1200, 700: 1200, 4000: 2000",), "STEPS =", "scores"
     ),
 }
 
@@ -59,9 +52,10 @@ def code_of(trial: Trial, steps: str) -> list[str]:
     cells = [cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
     until = next((i for i, source in enumerate(cells) if trial.last in source), -1)
     cells = cells[: until + 1]
-    if (times := sum(source.count(trial.written) for source in cells)) != 1:
-        raise AnnotatedError(f"{path}: «{trial.written}» c'è {times} volte, non una. Correggi `TRIALS`.")
-    return [source.replace(trial.written, trial.instead.replace("…", steps)) for source in cells]
+    written, instead = (trial.where.replace("…", value) for value in (trial.usual, steps))
+    if (times := sum(source.count(written) for source in cells)) != 1:
+        raise AnnotatedError(f"{path}: «{written}» c'è {times} volte, non una. Correggi `TRIALS`.")
+    return [source.replace(written, instead) for source in cells]
 
 
 def run(name: str, steps: str) -> tuple[str, str, dict[str, Any]]:
