@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['PRETRAINED', 'RECIPES', 'BRANCH_SCALE', 'Recipe', 'make_parser', 'main']
 
-# %% ../book/90_riga_di_comando.ipynb #5723407e
+# %% ../book/90_riga_di_comando.ipynb #5096965c
 import argparse
 import json
 import math
@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, redirect_stderr, suppress
 from dataclasses import asdict, fields, replace
 from datetime import timedelta
+from functools import partial
 from importlib.util import find_spec
 from itertools import compress
 from pathlib import Path
@@ -34,7 +35,8 @@ from .data import Corpus, Pair, check_sources, digest, decode_lines, encode_pair
 from .data import find_data, load_corpus, make_batches, read_lines, read_pairs, read_parallel
 from .decoding import PRECISIONS, beam_search, encode_sources, n_best, piece_scores, translate
 from .decoding import with_precision
-from .engine import DTYPES, out_of_memory
+from .distillation import Distillation
+from .engine import DTYPES, Objective, out_of_memory
 from .evaluation import TOKENIZATIONS, evaluate
 from .growth import grow, shrink_branches
 from .marian import export_marian
@@ -254,12 +256,12 @@ def _processes(device: torch.device) -> Iterator[None]:
     finally:
         dist.destroy_process_group()
 
-# %% ../book/90_riga_di_comando.ipynb #11a4dd1a
+# %% ../book/90_riga_di_comando.ipynb #438bc368
 # ciò che decide un addestramento, con un valore d'esempio
 _OPTIONS: dict[str, Any] = RECIPES["corpus"].defaults() | {
     "config": "", "data": "", "init": "", "seed": 1, "repeat": [("", 1.0)], "patience": 1, "dropout": 0.1,
     "norm_first": True, "grow": True, "precision": "", "compiled": True, "branch_scale": 1.0, "valid_bleu": 1,
-    "cooldown": 1, "tensorboard": True,
+    "cooldown": 1, "tensorboard": True, "teacher": "",
 }  # fmt: skip
 
 
@@ -294,7 +296,7 @@ def _saved_options(path: Path) -> dict[str, Any]:
         raise AnnotatedError(f"{path}: non è un file di opzioni. Cancellalo e ridai le opzioni a --resume.")
     return saved
 
-# %% ../book/90_riga_di_comando.ipynb #1c897b1c
+# %% ../book/90_riga_di_comando.ipynb #486b8da1
 def _completed(args: argparse.Namespace, folder: Path) -> argparse.Namespace:
     "Le opzioni date; poi, per chi riprende, quelle con cui si era cominciato; poi le predefinite."
     given = _chosen(args)
@@ -314,6 +316,9 @@ def _completed(args: argparse.Namespace, folder: Path) -> argparse.Namespace:
         )
     if "grow" in chosen and "init" not in chosen:
         raise AnnotatedError("--grow: manca --init, il modello da far crescere.")
+    for name in {"smoothing", "vocab_size"} & given.keys() if "teacher" in chosen else ():
+        option = name.replace("_", "-")
+        raise AnnotatedError(f"--teacher: bersaglio e vocabolario li dà lui. Togli --{option}.")
     recipe = RECIPES["init" if "init" in chosen else "corpus" if "data" in chosen else "microlingua"]
     known: dict[str, Any] = {"config": "mini", "seed": 1, "repeat": []} | recipe.defaults() | saved
     if "data" in saved:
@@ -326,13 +331,16 @@ def _save_options(args: argparse.Namespace, folder: Path) -> None:
     with atomic_write(folder / "options.json") as file:
         file.write(json.dumps(_chosen(args), indent=1).encode())
 
-# %% ../book/90_riga_di_comando.ipynb #894885f8
+# %% ../book/90_riga_di_comando.ipynb #04fec7c0
 _Weights = dict[str, torch.Tensor] | None
 _Start = tuple[Config, _Weights, Tokenizer]  # forma, pesi, vocabolario
 
 
-def _start(args: argparse.Namespace, folder: Path) -> _Start | tuple[None, None, None]:
-    "Il modello da cui si parte, se c'è: chi riprende i pesi li leggerà dallo stato, dove sono gli ultimi."
+def _start(args: argparse.Namespace, folder: Path) -> _Start | tuple[None, None, Tokenizer | None]:
+    """Il modello da cui si parte, se c'è, o il vocabolario del maestro.
+
+    Chi riprende i pesi li leggerà dallo stato, dove sono gli ultimi.
+    """
     if _resuming(args, folder):
         state, tokenizer = folder / "state.safetensors", Tokenizer.load(folder / "tokenizer.model")
         try:
@@ -341,13 +349,30 @@ def _start(args: argparse.Namespace, folder: Path) -> _Start | tuple[None, None,
         except (KeyError, TypeError) as error:
             raise AnnotatedError(f"{state}: non è lo stato di un addestramento. Copialo di nuovo.") from error
     if not args.init:
-        return None, None, None
+        path = find_pretrained(args.teacher) / "tokenizer.model" if args.teacher else None
+        return None, None, Tokenizer.load(path) if path else None
     start, tokenizer = load_pretrained(args.init)
     try:
         start = grow(start, args.seed) if args.grow else start
     except AnnotatedError as error:
         raise AnnotatedError(f"{args.init}: {error} Togli --grow, o cambia modello.") from error
     return start.config, start.state_dict(), tokenizer
+
+
+def _objective(
+    args: argparse.Namespace, tokenizer: Tokenizer | None, max_len: int, device: torch.device
+) -> Callable[..., Objective]:
+    "Ciò che si rende minimo: con --teacher, la distanza dalle sue probabilità."
+    if not args.teacher:
+        return Objective
+    teacher, its = load_pretrained(args.teacher, device)
+    if tokenizer is None or its.fingerprint != tokenizer.fingerprint:
+        told = "il suo vocabolario non è quello di chi impara"
+        raise AnnotatedError(f"--teacher {args.teacher}: {told}. Cambialo.")
+    if teacher.config.max_len < max_len:
+        told = f"legge frasi fino a {teacher.config.max_len} pezzi, e chi impara fino a {max_len}"
+        raise AnnotatedError(f"--teacher {args.teacher}: {told}. Cambialo.")
+    return partial(Distillation, teacher=teacher)
 
 
 def _shape(name: str, vocab_size: int, **changes: Any) -> Config:
@@ -398,7 +423,7 @@ def _training_config(args: argparse.Namespace, device: torch.device) -> Training
     options |= {name: bool(options[name]) for name in ("compiled", "tensorboard")}
     return TrainingConfig(**options)
 
-# %% ../book/90_riga_di_comando.ipynb #0e7cda0f
+# %% ../book/90_riga_di_comando.ipynb #759bd334
 def _train(args: argparse.Namespace) -> None:
     _check_processes()
     if args.config and args.config.endswith(".json"):
@@ -420,6 +445,8 @@ def _train(args: argparse.Namespace) -> None:
             find_pretrained(args.init)
         else:
             _shape(args.config, vocab_size=1)
+        if args.teacher:
+            find_pretrained(args.teacher)
     if args.data:
         find_data(args.data)
     elif args.repeat:
@@ -441,6 +468,7 @@ def _train_in(folder: Path, device: torch.device, args: argparse.Namespace, conf
     started = time.perf_counter()
     shape, weights, tokenizer = _start(args, folder)
     max_len = (shape or _shape(args.config, vocab_size=1)).max_len
+    objective = _objective(args, tokenizer, max_len, device)
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(folder / ".preparazione"):
         tokenizer, training, validation = _corpora(args, folder, tokenizer, max_len)
@@ -458,7 +486,7 @@ def _train_in(folder: Path, device: torch.device, args: argparse.Namespace, conf
     with _processes(device):
         train(
             model.to(device), tokenizer, training, validation, config, folder, bool(args.resume), begun,
-            measure=measure,
+            measure=measure, objective=objective,
         )  # fmt: skip
 
 
@@ -495,7 +523,7 @@ def _measure_unseen(folder: Path, device: torch.device) -> None:
     scores = evaluate(hypotheses, [pair.target for pair in unseen])
     _say(f"coppie di nomi mai viste insieme: {number(scores.exact, '.1%')} di frasi identiche al riferimento")
 
-# %% ../book/90_riga_di_comando.ipynb #e340bf1a
+# %% ../book/90_riga_di_comando.ipynb #ac1f4ac1
 _SCALES = ", ".join(f"{scale} per {name}" for name, scale in BRANCH_SCALE.items())
 _BRANCHES = f"grandezza iniziale delle matrici che chiudono i rami (in Post-LN {_SCALES}; altrimenti 1)"
 
@@ -547,6 +575,8 @@ def _add_train(commands: Any) -> None:
     add("--init", type=_model_name, metavar="MODELLO", help=start)
     wide = "raddoppia vettori, teste, feed-forward e blocchi del modello di --init"
     add("--grow", action="store_true", default=None, help=wide)
+    taught = "impara dalle probabilità di un modello più grande, di cui prende il vocabolario"
+    add("--teacher", type=_model_name, metavar="MODELLO", help=taught)
     add("--resume", action="store_true", help="riprende l'addestramento in --out, con le sue opzioni")
     add("--norm-first", action="store_true", default=None, help="Pre-LN invece di Post-LN")
     add("--branch-scale", type=_rate, metavar="X", help=_BRANCHES)

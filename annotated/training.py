@@ -213,7 +213,7 @@ class Progress:
         losses = self.valid_losses
         return len(losses) - 1 - losses.index(min(losses)) if losses else 0
 
-# %% ../book/15_addestramento.ipynb #7d9cb611
+# %% ../book/15_addestramento.ipynb #a1f3bccf
 @dataclass
 class Run:
     "Un addestramento in corso: che cosa si addestra, come, dove si scrive, a che punto è."
@@ -227,6 +227,7 @@ class Run:
     progress: Progress
     expired: bool = False  # il tempo di `minutes` è finito
     measure: Callable[[Transformer], dict[str, float]] = lambda _: {}  # altre misure di validazione
+    objective: Callable[[Transformer, float, bool], Objective] = Objective  # ciò che si rende minimo
 
     @property
     def device(self) -> torch.device:
@@ -479,9 +480,9 @@ def _together(run: Run, mine: bool) -> bool:
         return False
     return bool(sum_over_processes(torch.tensor(int(mine), device=run.device)))
 
-# %% ../book/15_addestramento.ipynb #c8389043
+# %% ../book/15_addestramento.ipynb #a5ccbaa5
 def _objective(run: Run) -> nn.Module:
-    objective = Objective(run.model.train(), run.config.smoothing, run.config.compiled)
+    objective = run.objective(run.model.train(), run.config.smoothing, run.config.compiled)
     rank, size = rank_and_size()
     if size == 1:
         return objective
@@ -582,7 +583,7 @@ def _steps(run: Run, training: Corpus, validation: Corpus, shown: bool) -> None:
         if progress.step < config.max_steps or progress.step == before:
             _tell(bar, _why(run))
 
-# %% ../book/15_addestramento.ipynb #adffb09e
+# %% ../book/15_addestramento.ipynb #4c2fc1ca
 def _check_data(model: Transformer, *corpora: Corpus) -> None:
     if not all(map(len, corpora)):
         raise AnnotatedError("nessuna coppia: servono dati per addestrare e per la validazione.")
@@ -603,6 +604,7 @@ def train(
     begun: Callable[[], None] = lambda: None,  # chiamata prima del primo passo, se non c'è nulla che lo vieti
     progress: bool = True,  # mostra la barra e i messaggi
     measure: Callable[[Transformer], dict[str, float]] = lambda _: {},  # altro da scrivere a ogni validazione
+    objective: Callable[[Transformer, float, bool], Objective] = Objective,  # ciò che si rende minimo
 ) -> float:  # la miglior perdita di validazione, in nat per pezzo
     """Addestra `model`; in `folder` tiene i pesi migliori, lo stato da cui riprendere e `log.jsonl`.
 
@@ -621,7 +623,8 @@ def train(
     stream = {"seed": config.seed, "max_tokens": config.max_tokens, "tokens": len(training.tokens)}
     stream |= {"training": zlib.crc32(training.tokens.data), "validation": zlib.crc32(validation.tokens.data)}
     optimizer, scaler = make_optimizer(model), new_scaler(device, config.precision)
-    run = Run(model, tokenizer, config, Path(folder), optimizer, scaler, Progress(stream), measure=measure)
+    begins = model, tokenizer, config, Path(folder), optimizer, scaler, Progress(stream)
+    run = Run(*begins, measure=measure, objective=objective)
     with reserved(run.folder) if rank_and_size()[0] == 0 else nullcontext():
         _start(run, resume)
         if rank_and_size()[0] == 0 and not run.finished:
