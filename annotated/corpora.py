@@ -5,12 +5,12 @@
 # %% auto #0
 __all__ = ['CORPORA', 'PublicCorpus', 'clean', 'normalize', 'Lottery', 'Written', 'download', 'prepare']
 
-# %% ../book/91_corpora.ipynb #73e95e7e
+# %% ../book/91_corpora.ipynb #1ccaa688
 import hashlib
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import cache
 from heapq import heappush, heapreplace
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from tqdm import tqdm
 
-from .common import AnnotatedError, atomic_write, number, one_line
+from .common import AnnotatedError, atomic_write, number, one_line, reading
 from .data import Pair, read_lines, read_parallel
 
 # %% ../book/91_corpora.ipynb #7ac4d119
@@ -151,12 +151,14 @@ class Written(NamedTuple):
         kept = f"train {train}, valid {valid}, test {test} coppie"
         return f"{kept}; scartate {empty} vuote e {shared} in comune con valid o test"
 
-# %% ../book/91_corpora.ipynb #51b28e15
+# %% ../book/91_corpora.ipynb #535c5f43
 def _check(out: Path, valid_size: int) -> None:
     "Ciò che si può sapere prima di cominciare, di qualunque corpus si tratti."
     if valid_size < 1:
         raise AnnotatedError(f"{valid_size} coppie di validazione: ne serve almeno una.")
-    for path in sorted(out.iterdir()) if out.is_dir() else []:
+    with reading(out):
+        there = sorted(out.iterdir()) if out.is_dir() else []
+    for path in there:
         if path.name.startswith(("train", "valid", "test")) and ".tsv" in path.suffixes:
             raise AnnotatedError(
                 f"{path}: esiste già. Scegli un'altra cartella o togli i file .tsv di prima."
@@ -191,7 +193,12 @@ def _assign(
             yield file, first
             yield from (("shared", pair) for pair in others)
 
-# %% ../book/91_corpora.ipynb #a171414c
+# %% ../book/91_corpora.ipynb #fd698ecc
+def _remove_empty(folder: Path) -> None:
+    with suppress(OSError):  # non è vuota
+        folder.rmdir()
+
+
 def _write(
     name: str,  # la fonte: la prima colonna
     out: Path,
@@ -203,6 +210,8 @@ def _write(
 ) -> Written:
     counts = dict.fromkeys(Written._fields, 0)
     with ExitStack() as stack:
+        if not out.exists():
+            stack.callback(_remove_empty, out)  # chi fallisce non lascia una cartella vuota
         bar = stack.enter_context(tqdm(desc=name, total=total, unit=" coppie", disable=not progress))
         # «train» si apre per primo, dunque prende il suo nome per ultimo: se c'è, c'è anche il resto
         names = ("train", *held_out, *lotteries)

@@ -6,7 +6,7 @@
 __all__ = ['LINE_LIMIT', 'FORMAT', 'Batch', 'pad', 'Corpus', 'Pair', 'encode_pairs', 'make_batches', 'decode_lines', 'read_lines',
            'read_pairs', 'read_parallel', 'check_sources', 'DataFolder', 'find_data', 'digest', 'load_corpus']
 
-# %% ../book/12_dati.ipynb #fbf82e75
+# %% ../book/12_dati.ipynb #a35a8a05
 import gzip
 import hashlib
 import json
@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from .common import BOS, EOS, PAD, AnnotatedError, atomic_write, open_input
+from .common import BOS, EOS, PAD, AnnotatedError, atomic_write, open_input, reading
 from .tokenizer import Tokenizer
 
 # %% ../book/12_dati.ipynb #605e0232
@@ -259,7 +259,7 @@ def check_sources(files: Iterable[Path], repeat: dict[str, float]) -> None:
         if name not in known:
             raise AnnotatedError(f"--repeat {name}: nei dati non c'è questa fonte. Ci sono: {some}.")
 
-# %% ../book/12_dati.ipynb #1406c03a
+# %% ../book/12_dati.ipynb #f47e1935
 class DataFolder(NamedTuple):
     "I file di una cartella di dati: `train*.tsv` e `valid.tsv`, anche compressi (.xz o .gz)."
 
@@ -269,12 +269,12 @@ class DataFolder(NamedTuple):
 
 def find_data(folder: str | Path) -> DataFolder:
     "Trova i file di addestramento e di validazione; `AnnotatedError` se mancano, o se uno c'è due volte."
-    folder = Path(folder)
-    if not folder.is_dir():
-        told = "non è una cartella" if folder.exists() else "la cartella non esiste"
-        raise AnnotatedError(f"{folder}: {told}. Indica con --data quella che contiene i file .tsv.")
-    packed = re.compile(r"(train.*|valid)\.tsv(\.xz|\.gz)?")
-    found = sorted(path for path in folder.iterdir() if packed.fullmatch(path.name))
+    folder, packed = Path(folder), re.compile(r"(train.*|valid)\.tsv(\.xz|\.gz)?")
+    with reading(folder):
+        if not folder.is_dir():
+            told = "non è una cartella" if folder.exists() else "la cartella non esiste"
+            raise AnnotatedError(f"{folder}: {told}. Indica con --data quella che contiene i file .tsv.")
+        found = sorted(path for path in folder.iterdir() if packed.fullmatch(path.name))
     for path, twice in pairwise(found):
         if path.name.partition(".tsv")[0] == twice.name.partition(".tsv")[0]:
             raise AnnotatedError(f"{twice}: c'è anche {path.name}. Lascia uno dei due.")

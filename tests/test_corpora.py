@@ -1,5 +1,6 @@
 """I corpora pubblici, provati su depositi finti con la disposizione di quelli veri: nessuna rete."""
 
+import errno
 import json
 import os
 import random
@@ -9,6 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -355,7 +357,21 @@ def test_prepare_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFix
 def test_prepare_refuses(english: str, italian: str, match: str, tmp_path: Path) -> None:
     with pytest.raises(AnnotatedError, match=match):
         prepare(*two_files(tmp_path, english, italian), tmp_path / "dati")
-    assert files(tmp_path / "dati") == {}
+    assert not (tmp_path / "dati").exists()
+    (tmp_path / "dati").mkdir()
+    with pytest.raises(AnnotatedError, match=match):
+        prepare(tmp_path / "mio.en", tmp_path / "mio.it", tmp_path / "dati")
+    assert not list((tmp_path / "dati").iterdir())  # quella di chi chiama resta
+
+
+@pytest.mark.parametrize("read", [find_data, lambda folder: prepare("mio.en", "mio.it", folder)])
+def test_a_closed_folder(read: Callable[[Path], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    two_files(tmp_path, "a\n" * 30, "b\n" * 30)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "chiusa").mkdir()
+    monkeypatch.setattr(Path, "iterdir", Mock(side_effect=PermissionError(errno.EACCES, "Permission denied")))
+    with pytest.raises(AnnotatedError, match=r"chiusa: non riesco a leggere \(permesso negato\)"):
+        read(tmp_path / "chiusa")
 
 
 def test_what_is_not_empty_has_pieces() -> None:
