@@ -19,9 +19,8 @@ from playwright.sync_api import Browser, sync_playwright
 
 from annotated.study.microlingua import generate
 from annotated.web import export_web
-from tools.provenienza import chromium, commit, processor, write_json
+from tools.provenienza import ROOT, chromium, commit, processor, write_json
 
-ROOT = Path(__file__).resolve().parent.parent
 PROGRAM = ROOT / "annotated" / "study" / "web" / "transformer.js"
 MODELS = ["mini", "small-en-it", "base-en-it"]
 SENTENCES = [example.en for example in generate(30, held_out=True)]
@@ -69,19 +68,15 @@ def measure(browser: Browser, folder: Path, floats: bool) -> dict[str, Any]:
         loading += timed.run(TO_FLOAT)[0]
     memory = timed.megabytes() - empty
     start, _ = timed.run("text => model.write(tokenizer.encode(text)).next().value.id", SENTENCES[0])
-    first, piece = [], []
+    piece = []
     for text in SENTENCES:
-        encoding, _ = timed.run(
-            "text => { globalThis.encoded = model.encode(globalThis.ids = tokenizer.encode(text)) }", text
-        )
+        timed.run("text => { globalThis.encoded = model.encode(globalThis.ids = tokenizer.encode(text)) }", text)
         writing, n = timed.run("() => [...model.write(ids, { encoded })].length")
-        first.append(encoding + writing / n)
         piece.append(writing / n)
     timed.page.close()
     return {
         "caricamento (ms)": round(loading),
         "primo pezzo a freddo (ms)": round(start),
-        "primo pezzo (ms)": round(median(first)),
         "un pezzo (ms)": round(median(piece), 1),
         "un pezzo, il più lento (ms)": round(max(piece), 1),
         "memoria (MB)": round(memory, 1),

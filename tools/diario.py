@@ -47,11 +47,11 @@ def losses(log: list[dict[str, Any]], read: list[int]) -> list[dict[str, Any]]:
     "Le perdite d'addestramento, a gruppi di `MEAN` passi, e quelle di validazione."
     rows, group = list[dict[str, Any]](), list[float]()
     for row in log:
-        if "loss" in row:
-            group.append(row["loss"])
-        else:
+        if "loss" not in row:
             rows.append(row)
-        if "loss" in row and row["step"] % MEAN == 0:
+            continue
+        group.append(row["loss"])
+        if row["step"] % MEAN == 0:
             mean = {"loss": round(fmean(group), 4), "pieces": read[row["step"]], "seconds": row["seconds"]}
             rows.append({"step": row["step"], **mean})
             group = []
@@ -93,7 +93,7 @@ def measure(model: Transformer, tokenizer: Tokenizer, data: Path, seen: list[lis
 def kept(stages: list[dict[str, Any]], command: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     "Le tappe che precedono quella di `command`, o tutte se non c'è, e a che passo finiscono."
     commands = [stage["comando"] for stage in stages]
-    past = stages[: commands.index(command)] if command in commands else stages
+    past = stages[: commands.index(command)] if command in commands else [*stages]
     return past, past[-1]["fine"] if past else dict.fromkeys(SPENT, 0)
 
 

@@ -87,10 +87,9 @@ def run(decoder: str, seed: int, corpus: Corpus) -> dict[str, Any]:
     found: list[dict[str, Any]] = []
     for step, batch in enumerate(batch_stream(corpus, int(OPTIONS["max_tokens"]), seed), 1):
         rate = noam(step, FORM["d_model"], OPTIONS["warmup"], OPTIONS["factor"])
-        train_step(objective.train(), optimizer, batch, rate)
+        train_step(objective, optimizer, batch, rate)
         if step % OPTIONS["ogni"] or step < 100:
             continue
-        objective.eval()
         found.append({"passo": step} | measure(model))
         solved = [all(one["giusti"][kind == k].mean() >= 0.98 for k in range(4)) for one in found[-4:]]
         if sum(solved) == 4 or step == OPTIONS["al più"]:
@@ -153,7 +152,6 @@ def category(found: dict[str, np.ndarray], k: int) -> dict[str, Any]:
     choose, report = halves(max(frames) + 1)
     found = {**found, "sguardi": unbiased(found["sguardi"].astype(np.float32))}
     curves: dict[str, Any] = {"giusti": [by_frame(x, k).mean().item() for x in found["giusti"]]}
-    curves["p_giusti"] = [search(by_frame(x, k)[:, None] - 0.5, 500).p.item() for x in found["giusti"]]
     for name in ("sguardi", "scambi"):
         blind = torch.tensor([is_blind(label) for label in found[f"nomi_{name}"].tolist()])
         best = int(search(by_frame(found[name][-1], k, choose), 1, blind=blind).t.argmax())

@@ -41,7 +41,6 @@ def main() -> None:
         model, tokenizer = load_model(run)
         best = min(averages(run, model, tokenizer, args.data / "valid.tsv"), key=lambda row: row["valid_loss"])
         model.load_state_dict(best.pop("weights"))
-        model.eval()
         scores = []
         for file, what in SETS.items():
             sources, references = ([getattr(pair, side) for pair in pairs[file]] for side in ("source", "target"))

@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from annotated import load_pretrained
 from annotated.data import read_pairs
-from annotated.pretrained import MODELS
+from annotated.pretrained import find_pretrained
 from annotated.study.coreference import agreement, read_probes
 
 OUT = ROOT / "book" / "dati" / "indizi.json"
@@ -35,7 +35,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     args = parser.parse_args()
     probes, corpus = read_probes(), args.data / "train.tsv"
-    folder = MODELS / args.model if (MODELS / args.model).is_dir() else Path(args.model)
+    folder = find_pretrained(args.model)
     model, tokenizer = load_pretrained(folder)
     hashes = {"pesi": weights_sha256(folder), "train.tsv": sha256(corpus)}
     facts = origin(f"python tools/indizi.py {folder.name} --data CARTELLA", **hashes)

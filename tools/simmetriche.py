@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from provenienza import ROOT, origin, sha256, told_errors, weights_sha256, write_json
 from torch import Tensor
 from tqdm import tqdm
-from vettori import counted_words, margins, trained, words
+from vettori import LEXICON, counted_words, margins, trained, words
 
 from annotated import Tokenizer, Transformer, load_pretrained
 from annotated.common import BOS, EOS, PAD
@@ -33,7 +33,6 @@ from annotated.study.coreference import Probe, agreement, read_probes
 from annotated.study.pronouns import ADJECTIVES, NOUNS, Adjective, _forms, is_held_out
 
 MODEL = ROOT / "models" / "small-en-it"
-LEXICON = ROOT / "annotated" / "study" / "pronouns_adjectives.tsv"
 OUT = ROOT / "book" / "dati" / "simmetriche.json"
 SENTENCES, HELD_CLUES = 100, 8  # frasi sorteggiate per ogni passo; un aggettivo su HELD_CLUES sta da parte
 OFTEN = 100  # volte in `train.tsv`: da qui una parola inglese è frequente
@@ -154,7 +153,6 @@ def some(n: int, seed: int, **which: Any) -> list[Example]:
         found.setdefault(example.en, example)
         if len(found) == n:
             return list(found.values())
-    raise AssertionError
 
 
 Sets = dict[str, Sequence[Example] | Sequence[Probe]]
@@ -284,9 +282,8 @@ def main() -> None:
     command = f"python tools/simmetriche.py --data CARTELLA --seeds {args.seeds} --steps {args.steps}"
     hashes = {"pesi": weights_sha256(MODEL), "aggettivi": sha256(LEXICON)}
     facts = origin(command, **hashes, **{"train.tsv": sha256(args.data / "train.tsv")})
-    found = {"frasi per passo": B, "prima": before, "corse": runs, "esempi": examples, "indizi": sorted(divided()[0])}
+    found = {"prima": before, "corse": runs, "esempi": examples, "indizi": sorted(divided()[0])}
     found |= {"contati": counted, "prima, per indizio": clues_before}
-    found["quanti indizi nuovi"] = len({e.clue for e in sets["indizi nuovi"]})
     write_json(OUT, {"provenienza": facts, **found})
 
 

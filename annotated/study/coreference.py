@@ -217,7 +217,7 @@ def search(
     p = (1 + (null.amax(dim=1)[:, None] >= t).sum(dim=0)) / (1 + rounds)
     return Search(*(y.view(values.shape[1:]) for y in (t, p, out)))
 
-# %% ../../book/21_it_animal.ipynb #347cb4d8
+# %% ../../book/21_it_animal.ipynb #6acd8fdd
 def halves(G: int, seed: int = 0) -> tuple[Tensor, Tensor]:
     "Le cornici su cui si sceglie e quelle su cui si riferisce."
     order = torch.randperm(G, generator=torch.Generator().manual_seed(seed))
@@ -226,15 +226,12 @@ def halves(G: int, seed: int = 0) -> tuple[Tensor, Tensor]:
 
 def choose_and_report(
     values: Tensor,  # (G, H)
-    seed: int = 0,
     blind: Tensor | None = None,  # (H,): le teste da non contare
 ) -> tuple[int, tuple[float, float, float]]:
     "La testa dal t più alto su metà delle cornici; media e intervallo sull'altra metà."
-    choose, report = halves(len(values), seed)
+    choose, report = halves(len(values))
     best = int(search(values[choose], rounds=1, blind=blind).t.argmax())
-    kept = values[report][:, best]
-    low, high = bootstrap(kept).tolist()
-    return best, (kept.mean().item(), low, high)
+    return best, share(values[report][:, best], report.tolist())
 
 # %% ../../book/82_dietro_le_figure.ipynb #ac8760c7
 import importlib.resources

@@ -17,15 +17,14 @@ from torch import Tensor
 from ..attention import attention
 from ..common import AnnotatedError
 
-# %% ../../book/25_efficiente.ipynb #d4082dc2
+# %% ../../book/25_efficiente.ipynb #3773faaf
 def local_mask(
     T: int,  # lunghezza della sequenza
     r: int,  # raggio: quante posizioni per lato
     causal: bool = False,  # solo all'indietro
-    device: torch.device | None = None,  # dove stanno query e chiavi
 ) -> Tensor:  # (1, 1, T, T)
     "Ogni posizione guarda sé stessa e i vicini entro `r`; True = può guardare."
-    t = torch.arange(T, device=device)
+    t = torch.arange(T)
     offset = t - t[:, None]  # s − t
     mask = offset.abs() <= r
     return (mask & (offset <= 0) if causal else mask)[None, None]
@@ -77,14 +76,13 @@ def local_attention(
         allowed = allowed | alone
     return attention(Q, K, V, allowed)[0].flatten(-3, -2)[..., :T, :]
 
-# %% ../../book/25_efficiente.ipynb #36e64577
+# %% ../../book/25_efficiente.ipynb #92f38b7c
 def strided_mask(
     T: int,
     stride: int,  # passo l, di solito vicino a √T
-    device: torch.device | None = None,  # dove stanno query e chiavi
 ) -> Tensor:  # (1, 1, T, T)
     "Causale: le ultime `stride` posizioni, più una ogni `stride` (Child 2019, §4.3); True = può guardare."
-    t = torch.arange(T, device=device)
+    t = torch.arange(T)
     back = t[:, None] - t  # t − s
     return ((back >= 0) & ((back < stride) | (back % stride == 0)))[None, None]
 
@@ -92,10 +90,9 @@ def strided_mask(
 def fixed_mask(
     T: int,
     stride: int,  # lunghezza l dei blocchi
-    device: torch.device | None = None,  # dove stanno query e chiavi
 ) -> Tensor:  # (1, 1, T, T)
     "Causale: il proprio blocco e l'ultimo posto di ciascuno (Child 2019, §4.3, c = 1); True = può guardare."
-    s = torch.arange(T, device=device)
+    s = torch.arange(T)
     t = s[:, None]
     return ((s <= t) & ((s // stride == t // stride) | (s % stride == stride - 1)))[None, None]
 
@@ -122,7 +119,7 @@ def _with_ones(V: Tensor) -> Tensor:
 def _normalised(total: Tensor) -> Tensor:
     return total[..., :-1] / total[..., -1:]  # (..., d_v)
 
-# %% ../../book/25_efficiente.ipynb #e9432ca6
+# %% ../../book/25_efficiente.ipynb #3f996d81
 def linear_attention(
     Q: Tensor,  # le query, (..., T, d_k)
     K: Tensor,  # le chiavi, (..., S, d_k)
@@ -131,7 +128,6 @@ def linear_attention(
     *,
     features: Callable[[Tensor], Tensor] = elu_features,  # φ, (..., d_k) → (..., m), positiva
     causal: bool = False,  # la query t guarda solo le chiavi fino a t
-    block: int = 64,  # posizioni elaborate insieme, nel verso causale
 ) -> Tensor:  # solo l'uscita, (..., T, d_v)
     """Attenzione con pesi φ(q)·φ(k), normalizzati, in tempo proporzionale a T (Katharopoulos 2020, §3.2–3.3).
 
@@ -147,7 +143,7 @@ def linear_attention(
         return _normalised(fQ @ (fK.mT @ V1))
     state = fK.new_zeros(*fK.shape[:-2], fK.size(-1), V1.size(-1))  # (..., m, d_v + 1): ancora niente
     outputs = []
-    blocks = zip(*(x.split(block, dim=-2) for x in (fQ, fK, V1)), strict=True)
+    blocks = zip(*(x.split(64, dim=-2) for x in (fQ, fK, V1)), strict=True)
     for q, k, v in blocks:
         outputs.append(q @ state + (q @ k.mT).tril() @ v)  # ciò che precede il blocco, e il blocco
         state = state + k.mT @ v

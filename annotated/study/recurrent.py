@@ -269,7 +269,7 @@ def greedy(
             break
     return torch.stack(written, dim=1)
 
-# %% ../../book/23_ricorrenti.ipynb #8290a113
+# %% ../../book/23_ricorrenti.ipynb #d2c3945a
 class AdditiveScore(nn.Module):
     "Score additivo u·tanh(q·W + k·U) (Bahdanau 2015, appendice A.1.2)."
 
@@ -286,8 +286,7 @@ class AdditiveScore(nn.Module):
 
     def forward(self, Q: Tensor, K: Tensor) -> Tensor:
         "Da query (B, T, d_query) e chiavi (B, S, d) agli score (B, T, S)."
-        scores: Tensor = self.u(torch.tanh(self.W(Q).unsqueeze(-2) + K.unsqueeze(-3)))  # (B, T, S, 1)
-        return scores.squeeze(-1)
+        return self.u(torch.tanh(self.W(Q).unsqueeze(-2) + K.unsqueeze(-3))).squeeze(-1)  # (B, T, S)
 
 
 class GeneralScore(nn.Module):
@@ -301,7 +300,7 @@ class GeneralScore(nn.Module):
         "Da query (B, T, d_query) e chiavi (B, S, d_query) agli score (B, T, S)."
         return Q @ K.transpose(-2, -1) / math.sqrt(Q.size(-1))
 
-# %% ../../book/23_ricorrenti.ipynb #99244b31
+# %% ../../book/23_ricorrenti.ipynb #8681177d
 class Attention(nn.Module):
     "Il contesto si sceglie a ogni passo: una media degli stati dell'encoder (Bahdanau 2015, eq. 5 e 6)."
 
@@ -311,8 +310,7 @@ class Attention(nn.Module):
 
     def keys(self, states: Tensor) -> Tensor:
         "Le chiavi (B, S, d_k) degli stati (B, S, d_memory)."
-        keys: Tensor = self.score.keys(states)
-        return keys
+        return self.score.keys(states)
 
     def forward(self, s: Tensor, source: Source, t: int) -> tuple[Tensor, Tensor | None]:
         "Dallo stato `s` (B, d), al passo `t`, al contesto (B, d_memory) e ai pesi (B, 1, S)."
@@ -324,7 +322,7 @@ class Attention(nn.Module):
         c, weights = attend(scores, source.states)
         return c.squeeze(1), weights
 
-# %% ../../book/23_ricorrenti.ipynb #74033bed
+# %% ../../book/23_ricorrenti.ipynb #db81398e
 class GaussianWindow(nn.Module):
     """Attenzione locale: una campana da aggiungere agli score, che raccoglie l'attenzione intorno al posto p.
 
@@ -332,24 +330,19 @@ class GaussianWindow(nn.Module):
     è quello della parola da scrivere, p = t (*local-m*).
     """
 
-    def __init__(
-        self,
-        d_query: int | None = None,
-        sigma: float = 1.0,  # larghezza della campana, in parole
-    ):
+    def __init__(self, d_query: int | None = None):
         super().__init__()
-        self.sigma = sigma
         self.position = None
         if d_query is not None:
             self.position = nn.Sequential(nn.Linear(d_query, d_query), nn.Tanh(), nn.Linear(d_query, 1))
 
     def forward(self, Q: Tensor, mask: Tensor, t: int) -> Tensor:
-        "−(j − p)² / 2σ², (B, T, S), per le query Q (B, T, d_query) e la maschera (B, S)."
+        "−(j − p)² / 2σ² con σ = 1, (B, T, S), per le query Q (B, T, d_query) e la maschera (B, S)."
         p = torch.full_like(Q[..., :1], t)  # (B, T, 1)
         if self.position is not None:
             p = (mask.sum(dim=1)[:, None, None] - 1) * self.position(Q).sigmoid()
         j = torch.arange(mask.size(1), device=Q.device)  # (S,)
-        return -((j - p) ** 2) / (2 * self.sigma**2)
+        return -((j - p) ** 2) / 2
 
 # %% ../../book/23_ricorrenti.ipynb #743f63fa
 class SharedEmbedding(nn.Embedding):

@@ -506,24 +506,22 @@ def _draw_all(heads: dict[int, list[_Panel]]) -> Figure:
     return fig
 
 
-# %% ../../book/82_dietro_le_figure.ipynb #36d33089
-def _place(
-    maps: Sequence[AttentionMap], kind: Kind | None, default: int = 0
-) -> int:
-    "Il posto di un'attenzione fra le mappe; `ValueError` se non c'è."
+# %% ../../book/82_dietro_le_figure.ipynb #cf2b3954
+def _place(maps: Sequence[AttentionMap], kind: Kind | None) -> int:
+    "Il posto di un'attenzione fra le mappe (la prima, se non si dice); `ValueError` se non c'è."
     kinds = [m.kind for m in maps]
     if kind is not None and kind not in kinds:
         known = ", ".join(kinds)
         raise ValueError(f"attenzione «{kind}»: in questa vista ci sono {known}.")
-    return default if kind is None else kinds.index(kind)
+    return 0 if kind is None else kinds.index(kind)
 
 
 def _chosen(
-    m: AttentionMap, layer: int | None, heads: Sequence[int] | None
+    m: AttentionMap, layer: int | None, heads: Sequence[int]
 ) -> tuple[int, list[int]]:
-    "Strato e teste, da 1 (se mancano, l'ultimo e la prima); `ValueError` se non ci sono."
+    "Strato (l'ultimo, se non si dice) e teste, da 1; `ValueError` se non ci sono."
     N, h = m.weights.shape[:2]
-    layer, heads = N if layer is None else layer, [1] if heads is None else [*heads]
+    layer, heads = N if layer is None else layer, [*heads]
     if not (1 <= layer <= N and heads and all(1 <= head <= h for head in heads)):
         asked = f"strato {layer}, teste {heads}"
         raise ValueError(f"{asked}: ci sono {N} strati di {h} teste, contati da 1.")
@@ -553,26 +551,11 @@ class View(PageFigure):
     def __repr__(self) -> str:
         return "visore dell'attenzione"
 
-    def figure(
-        self,
-        kind: Kind | None = None,
-        layer: int | None = None,
-        heads: Sequence[int] | None = None,
-    ) -> Figure:
-        """La vista ferma; strato e teste si contano da 1.
-
-        Gli argomenti che mancano sono quelli dell'apertura; di un'altra attenzione, l'ultimo
-        strato e la prima testa, come nella pagina. Solleva `ValueError` se non ci sono.
-        """
-        k = _place(self.sentences[0], kind, self.start["k"])
-        if k == self.start["k"]:
-            layer = self.start["l"] + 1 if layer is None else layer
-            heads = [h + 1 for h in self.start["heads"]] if heads is None else heads
-        layer, heads = _chosen(self.sentences[0][k], layer, heads)
-        maps, words = [one[k] for one in self.sentences], self.start["words"]
-        return _draw_all(
-            {head: _panels(maps, self.names, words, layer, head) for head in heads}
-        )
+    def figure(self) -> Figure:
+        "La vista ferma, com'è all'apertura."
+        k, layer, words = self.start["k"], self.start["l"] + 1, self.start["words"]
+        maps, heads = [one[k] for one in self.sentences], [h + 1 for h in self.start["heads"]]
+        return _draw_all({head: _panels(maps, self.names, words, layer, head) for head in heads})
 
 # %% ../../book/82_dietro_le_figure.ipynb #31159b7a
 def _check_second(sentences: Sequence[Sequence[AttentionMap]], second: int | None) -> None:

@@ -356,6 +356,5 @@ async function loadModel(url, progress = () => {}) {
     end = decodeBase64(data, bytes, end);
     progress(end, index.bytes);
   }
-  const model = new Transformer(index.config, unpack(index, bytes));
-  return { model, tokenizer: new Tokenizer(index.pieces), index };
+  return { model: new Transformer(index.config, unpack(index, bytes)), tokenizer: new Tokenizer(index.pieces) };
 }
