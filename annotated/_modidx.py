@@ -836,11 +836,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                'annotated.web._opening': ('nel_browser.html#_opening', 'annotated/web.py'),
                                'annotated.web._pack': ('nel_browser.html#_pack', 'annotated/web.py'),
                                'annotated.web._pieces': ('nel_browser.html#_pieces', 'annotated/web.py'),
-                               'annotated.web._read_script': ('nel_browser.html#_read_script', 'annotated/web.py'),
-                               'annotated.web._rebuild': ('nel_browser.html#_rebuild', 'annotated/web.py'),
                                'annotated.web._write_script': ('nel_browser.html#_write_script', 'annotated/web.py'),
                                'annotated.web.export_web': ('nel_browser.html#export_web', 'annotated/web.py'),
                                'annotated.web.in_bytes': ('nel_browser.html#in_bytes', 'annotated/web.py'),
                                'annotated.web.live_model': ('nel_browser.html#live_model', 'annotated/web.py'),
-                               'annotated.web.load_web': ('nel_browser.html#load_web', 'annotated/web.py'),
                                'annotated.web.ready_answer': ('nel_browser.html#ready_answer', 'annotated/web.py')}}}

@@ -6,7 +6,7 @@
 __all__ = ['save_tensors', 'check_savable', 'save_model', 'load_tensors', 'restore', 'check_device', 'load_model',
            'publish_model', 'save_state', 'load_state']
 
-# %% ../book/81_salvare.ipynb #2695ec4c
+# %% ../book/81_salvare.ipynb #bc21ed74
 import hashlib
 import json
 import math
@@ -24,7 +24,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from .common import AnnotatedError, atomic_write, number, open_input
+from .common import AnnotatedError, atomic_write, number, open_input, reading
 from .tokenizer import Tokenizer
 from .transformer import Config, Transformer
 
@@ -136,12 +136,13 @@ def _load_weights(folder: Path, tokenizer: Tokenizer, config: Config) -> dict[st
         )
     return {name: tensor for path in paths for name, tensor in load_tensors(path, tokenizer)[0].items()}
 
-# %% ../book/81_salvare.ipynb #483f579d
+# %% ../book/81_salvare.ipynb #3aa28102
 def _load_config(folder: Path) -> Config:
     path = folder / "config.json"
-    missing = False
-    with suppress(PermissionError):  # una cartella chiusa: lo dirà `open_input`
-        missing = not path.exists()
+    missing = True
+    with reading(path), suppress(FileNotFoundError, NotADirectoryError):  # una cartella chiusa non è vuota
+        path.stat()
+        missing = False
     if missing:
         if (folder / "state.safetensors").exists():
             told = "l'addestramento si è fermato prima di una validazione"

@@ -782,7 +782,7 @@ def _add_translate(commands: Any) -> None:
     p.set_defaults(run=_translate)
     _add_decoding(p)
 
-# %% ../book/90_riga_di_comando.ipynb #8967625f
+# %% ../book/90_riga_di_comando.ipynb #0d464abe
 def _pairs(args: argparse.Namespace) -> list[Pair]:
     if not args.target:
         try:
@@ -824,15 +824,14 @@ def _evaluate(args: argparse.Namespace) -> None:
         raise AnnotatedError(f"{args.pairs}: nessuna frase entra in {limit} pezzi. Dividile.")
     _tell_skipped(args.pairs, fits, limit)
     pairs = list(compress(pairs, fits))
-    _tell_unknown(args.pairs, _unknown(tokenizer, [pair.source for pair in pairs]))
+    sources = [pair.source for pair in pairs]
+    _tell_unknown(args.pairs, _unknown(tokenizer, sources))
     if foreign := sum(not _can_write(tokenizer, pair) for pair in pairs):
         told = f"{number(foreign)} traduzioni hanno segni («’», «“», «…») che il modello scrive diversi"
         _say(f"{args.pairs}: {told}: contano come errori")
     with atomic_write(args.output) if args.output else nullcontext() as file:  # si apre prima di tradurre
-        hypotheses = translate(
-            model, tokenizer, [pair.source for pair in pairs], args.beam, args.alpha, args.max_tokens,
-            progress=True, origin=str(args.pairs),
-        )  # fmt: skip
+        options = args.beam, args.alpha, args.max_tokens
+        hypotheses = translate(model, tokenizer, sources, *options, progress=True)
         if file:  # una riga per coppia: vuota, se la coppia è scartata
             texts = iter(hypotheses)
             file.writelines(f"{next(texts) if fit else ''}\n".encode() for fit in fits)

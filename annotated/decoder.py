@@ -12,27 +12,17 @@ from torch import Tensor, nn
 from .layers import FeedForward, Residual
 from .multihead import MultiHeadAttention
 
-# %% ../book/08_decoder.ipynb #3ad86f19
+# %% ../book/08_decoder.ipynb #452fce0e
 class KVCache:
-    """Chiavi e valori già calcolati dalla self-attention di un blocco del decoder.
+    "Chiavi e valori già calcolati dalla self-attention di un blocco del decoder."
 
-    Ne tiene al più `max_len` posizioni, sempre in fila nella memoria.
-    """
-
-    def __init__(self, max_len: int):
-        self.max_len = max_len
+    def __init__(self) -> None:
         self.length = 0
         self.buffers: list[Tensor] = []  # due tensori (R, h, length, d_k)
 
     def append(self, *keys_values: Tensor) -> tuple[Tensor, Tensor]:
-        """Accoda chiavi e valori (R, h, n, d_k); rende tutti, fin qui, (R, h, t, d_k).
-
-        Solleva `ValueError` se non c'è più posto.
-        """
-        length = self.length + keys_values[0].size(2)
-        if length > self.max_len:
-            raise ValueError(f"{length} posizioni in una cache di {self.max_len}.")
-        self.length = length
+        "Accoda chiavi e valori (R, h, n, d_k); rende tutti, fin qui, (R, h, t, d_k)."
+        self.length += keys_values[0].size(2)
         old = self.buffers or [x[:, :, :0] for x in keys_values]
         K, V = (torch.cat(x, dim=2) for x in zip(old, keys_values, strict=True))
         self.buffers = [K, V]

@@ -110,7 +110,7 @@ def _check_search(beam: int, alpha: float) -> None:
         raise AnnotatedError(f"alpha = {alpha!r}: serve un numero fra 0 e {MAX_ALPHA}.")
 
 
-# %% ../book/16_decodifica.ipynb #979063e6
+# %% ../book/16_decodifica.ipynb #15170724
 @without_dropout
 @torch.inference_mode()
 def beam_search(
@@ -128,7 +128,7 @@ def beam_search(
     limits = ((src != PAD).sum(dim=1) + extra).clamp(1, model.config.max_len)  # (B,)
     L = int(limits.max()) if B else 0
     penalty = torch.tensor([length_penalty(n, alpha) for n in range(L + 1)], device=device)
-    caches, finished = [KVCache(L) for _ in memory], _Finished(B, K, L, device)
+    caches, finished = [KVCache() for _ in memory], _Finished(B, K, L, device)
     active, prefixes = torch.arange(B, device=device), finished.texts
     tokens, copies = torch.full((B * K, 1), BOS, device=device), (src == UNK).any(dim=1)  # (B·K, 1), (B,)
     scores = torch.full((B, K), -torch.inf, device=device)
@@ -215,7 +215,7 @@ def copy_unknown(
         pieces = [looked[t] if ids[t] == UNK else piece for t, piece in enumerate(pieces)]
     return pieces
 
-# %% ../book/16_decodifica.ipynb #5f2145da
+# %% ../book/16_decodifica.ipynb #764f4821
 _RUINED = "il modello non sa dare un punteggio alle parole: i suoi pesi sono rovinati. Copialo di nuovo."
 
 
@@ -279,10 +279,9 @@ def translate(
     max_tokens: int | None = None,
     progress: bool = False,
     origin: str = "testo",
-    first: int = 1,
 ) -> list[str]:  # nello stesso ordine
     "Di ogni frase l'ipotesi migliore: gli argomenti, e gli errori, sono quelli di `n_best`."
-    found = n_best(model, tokenizer, sentences, beam, alpha, max_tokens, progress, origin, first, keep=1)
+    found = n_best(model, tokenizer, sentences, beam, alpha, max_tokens, progress, origin, keep=1)
     return [text for [(_, text)] in found]
 
 # %% ../book/16_decodifica.ipynb #e05fd49c

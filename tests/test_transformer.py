@@ -246,7 +246,7 @@ def test_cache_equals_full_pass() -> None:
     model = small_model()
     src, tgt = sentences(7, 4), torch.randint(EOS + 1, 50, (2, 6))
     memory, mask = model.encode(src)
-    caches = [KVCache(6) for _ in memory]
+    caches = [KVCache() for _ in memory]
     steps = [model.step(tgt[:, i : i + 1], memory, mask, caches) for i in range(6)]
     torch.testing.assert_close(torch.stack(steps, dim=1), model(src, tgt), atol=1e-5, rtol=1e-5)
 

@@ -27,7 +27,7 @@ from annotated.study.heads import Head, without_heads
 from annotated.study.microlingua import generate
 from annotated.tokenizer import Tokenizer
 from annotated.transformer import Config, Transformer, attention_weights
-from annotated.web import SENTENCES, _live_data, export_web, live_model, load_web, ready_answer
+from annotated.web import SENTENCES, _live_data, export_web, in_bytes, live_model, ready_answer
 from conftest import Visit, check_accessible
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -67,7 +67,8 @@ def web(request: pytest.FixtureRequest, browser: Browser, folders: dict[str, Pat
     page.goto(f"file://{folder / 'prova.html'}")
     page.evaluate("async () => { Object.assign(globalThis, await loadModel('.')) }")
     sentences = [example.en for example in generate(60, held_out=True)] if name == "mini" else ENGLISH
-    yield Web(load_web(folder), load_pretrained(name)[1], page, sentences)
+    model, tokenizer = load_pretrained(name)
+    yield Web(in_bytes(model), tokenizer, page, sentences)
     page.close()
 
 
@@ -203,7 +204,7 @@ def test_pre_norm_too(browser: Browser, tmp_path: Path) -> None:
     page = browser.new_page()
     page.goto(f"file://{tmp_path / 'prova.html'}")
     page.evaluate("async () => { Object.assign(globalThis, await loadModel('.')) }")
-    web = Web(load_web(tmp_path), tokenizer, page, [])
+    web = Web(in_bytes(model).eval(), tokenizer, page, [])
     logits, _ = follow(web, [8, 9, 10, EOS], [20, 30, EOS])
     assert (logits - reference(web, [8, 9, 10, EOS], [20, 30, EOS])[0]).abs().max() < 1e-3
     page.close()
@@ -215,29 +216,12 @@ def test_pre_norm_too(browser: Browser, tmp_path: Path) -> None:
 def test_bytes_are_close_and_small(folders: dict[str, Path]) -> None:
     for name, limit in (("mini", 1.1e6), ("small-en-it", 8e6)):
         model, _ = load_pretrained(name)
-        rounded = load_web(folders[name]).state_dict()
+        rounded = in_bytes(model).state_dict()
         for key, tensor in model.state_dict().items():
             step = tensor.abs().amax(dim=-1, keepdim=True) / 127 if tensor.dim() == 2 else 0
             assert ((rounded[key] - tensor).abs() <= step * 0.501).all(), key
         index = json.loads((folders[name] / "modello.js").read_text("utf-8").partition("=")[2].rstrip(";\n"))
         assert index["bytes"] == _live_data(name, SENTENCES[:1], None)["bytes"] < limit
-
-
-def test_bad_files_are_refused(folders: dict[str, Path], tmp_path: Path) -> None:
-    with pytest.raises(AnnotatedError, match="modello.js: non riesco a leggere"):
-        load_web(tmp_path)
-    folder = shutil.copytree(folders["mini"], tmp_path / "mini")
-    (folder / "pesi-0.js").write_text("annotatedFile={", "utf-8")
-    with pytest.raises(AnnotatedError, match="pesi-0.js: file rovinato"):
-        load_web(folder)
-    shutil.copy(folders["small-en-it"] / "pesi-0.js", folder)
-    with pytest.raises(AnnotatedError, match="di un altro modello"):
-        load_web(folder)
-    shutil.copy(folders["mini"] / "pesi-0.js", folder)
-    script = folder / "modello.js"
-    script.write_text(re.sub(r'"d_model": ?\d+', '"d_model": 0', script.read_text("utf-8")), "utf-8")
-    with pytest.raises(AnnotatedError, match="modello.js: d_model = 0"):
-        load_web(folder)
 
 
 def test_writing_again_leaves_no_old_part(folders: dict[str, Path], tmp_path: Path) -> None:
@@ -257,10 +241,8 @@ def test_a_killed_export_can_be_repeated(tmp_path: Path, monkeypatch: pytest.Mon
     with monkeypatch.context() as patch:
         patch.setattr("base64.b64encode", killed)
         assert main(command) == 130
-    with pytest.raises(AnnotatedError, match="Riscrivi la cartella"):
-        load_web(tmp_path / "sito")
-    assert main(command) == 0
-    load_web(tmp_path / "sito")
+    assert not (tmp_path / "sito" / "index.html").exists()
+    assert main(command) == 0 and (tmp_path / "sito" / "index.html").exists()
 
 
 def test_ready_sentences(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -286,19 +268,20 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @cache
-def loaded(folder: Path, name: str) -> tuple[Transformer, Tokenizer]:
-    "Il modello che la pagina in `folder` contiene, e il suo vocabolario."
-    return load_web(folder), load_pretrained(name)[1]
+def loaded(name: str) -> tuple[Transformer, Tokenizer]:
+    "Il modello con i pesi di un byte, come nella pagina, e il suo vocabolario."
+    model, tokenizer = load_pretrained(name)
+    return in_bytes(model), tokenizer
 
 
 @cache
-def greedy_text(folder: Path, name: str, text: str) -> str:
-    return translate_in_python(*loaded(folder, name), [text], beam=1)[0]
+def greedy_text(name: str, text: str) -> str:
+    return translate_in_python(*loaded(name), [text], beam=1)[0]
 
 
-def answer(folder: Path, name: str, text: str) -> tuple[Transformer, torch.Tensor, torch.Tensor]:
+def answer(name: str, text: str) -> tuple[Transformer, torch.Tensor, torch.Tensor]:
     "Il modello della pagina, la frase in pezzi, e ciò che scrive: il decoder lo legge da BOS."
-    model, tokenizer = loaded(folder, name)
+    model, tokenizer = loaded(name)
     src = torch.tensor([[*tokenizer.encode([text])[0], EOS]])
     return model, src, torch.tensor([[BOS, *beam_search(model, src, beam=1)[0][0].ids]])
 
@@ -333,21 +316,21 @@ def test_ready_sentences_need_nothing(visit: Visit, folders: dict[str, Path]) ->
     page.goto(f"file://{folder / 'index.html'}")
     for text in SENTENCES:
         page.get_by_role("button", name=text).click()
-        expect(page.locator(".traduzione")).to_have_text(greedy_text(folder, "mini", text))
+        expect(page.locator(".traduzione")).to_have_text(greedy_text("mini", text))
     assert len(requests) == 1
     translate(page, SENTENCES[0].replace("'", "’").replace(" ", "  "))  # come la scrive un telefono
-    expect(page.locator(".traduzione")).to_have_text(greedy_text(folder, "mini", SENTENCES[0]))
+    expect(page.locator(".traduzione")).to_have_text(greedy_text("mini", SENTENCES[0]))
     expect(page.locator(".offerta")).to_be_hidden()
     expect(page.locator(".risposta .titolo")).to_have_count(0)  # è la frase che si è scritta
     page.get_by_role("button", name="Metti wide al posto di tired").click()
-    expect(page.locator(".traduzione")).to_have_text(greedy_text(folder, "mini", SENTENCES[1]))
+    expect(page.locator(".traduzione")).to_have_text(greedy_text("mini", SENTENCES[1]))
     expect(page.get_by_label("Una frase in inglese")).to_have_value(SENTENCES[1])
 
 
 def test_page_shows_the_weights_of_the_model(visit: Visit, folders: dict[str, Path]) -> None:
     page, folder = visit.page, folders["mini"]
     page.goto(f"file://{folder / 'index.html'}")
-    model, src, tgt = answer(folder, "mini", SENTENCES[0])
+    model, src, tgt = answer("mini", SENTENCES[0])
     weights = attention_weights(model, src, tgt)
 
     italian(page).nth(3).click()
@@ -376,14 +359,14 @@ def test_loads_translates_and_switches_a_head_off(visit: Visit, folders: dict[st
     translate(page, text)
     page.get_by_role("button", name="Carica il modello (circa 8 MB)").click()
     expect(page.locator(".stato")).to_contain_text("qui nel tuo browser")
-    expected = greedy_text(folder, "small-en-it", text)
+    expected = greedy_text("small-en-it", text)
     expect(page.locator(".traduzione")).to_have_text(expected)
     expect(page.locator(".detto")).to_have_text(f"Traduzione: {expected}")  # per chi ascolta la pagina
     page.get_by_role("button", name="spegni la testa 3.1").click()
     expect(page.locator(".stato")).to_contain_text(f"Con tutte le teste accese: «{expected}»")
-    model, tokenizer = loaded(folder, "small-en-it")
+    model, tokenizer = loaded("small-en-it")
     with without_heads(model, [Head("cross", 2, 0)]):
-        _, src, tgt = answer(folder, "small-en-it", text)
+        _, src, tgt = answer("small-en-it", text)
         weights = attention_weights(model, src, tgt)
     [changed] = tokenizer.decode([tgt[0, 1:].tolist()])
     expect(page.locator(".traduzione")).to_have_text(changed)
@@ -418,7 +401,7 @@ def test_inside_a_weight(visit: Visit, folders: dict[str, Path]) -> None:
     page.get_by_text("Dentro un peso", exact=True).click()
     page.get_by_role("button", name="Carica il modello (circa 8 MB)").click()  # una risposta pronta ha soltanto i pesi
     expect(page.locator(".stato")).to_contain_text("qui nel tuo browser")
-    model, src, tgt = answer(folder, "small-en-it", SENTENCES[0])
+    model, src, tgt = answer("small-en-it", SENTENCES[0])
     for name, look, keys in (
         ("incrociata", model.decoder.layers[N].cross_attention, src.size(1)),
         ("decoder", model.decoder.layers[N].self_attention, row + 1),  # il futuro non c'è
@@ -626,7 +609,7 @@ def test_a_newer_request_stops_the_reading(tab: Visit, folders: dict[str, Path])
         }""",
         [long, short],
     )
-    expect(page.locator(".traduzione")).to_have_text(greedy_text(folder, "small-en-it", short))
+    expect(page.locator(".traduzione")).to_have_text(greedy_text("small-en-it", short))
     assert page.evaluate("finished") == 1  # la lunga non è stata letta fino in fondo
     page.evaluate(
         """(long) => new Promise(async (resolve) => {
@@ -645,7 +628,7 @@ def test_a_newer_request_stops_the_reading(tab: Visit, folders: dict[str, Path])
         })""",
         long,
     )
-    expect(page.locator(".traduzione")).to_have_text(greedy_text(folder, "small-en-it", long))
+    expect(page.locator(".traduzione")).to_have_text(greedy_text("small-en-it", long))
 
 
 def test_accessible_and_within_the_screen(visit: Visit, folders: dict[str, Path]) -> None:
@@ -762,7 +745,7 @@ def test_pointing_at_a_word(tab: Visit, folders: dict[str, Path]) -> None:
     page, folder = tab.page, folders["mini"]
     page.set_viewport_size({"width": 1100, "height": 1400})
     page.goto(f"file://{folder / 'index.html'}")
-    cross = attention_weights(*answer(folder, "mini", SENTENCES[0])).cross[-1]
+    cross = attention_weights(*answer("mini", SENTENCES[0])).cross[-1]
     page.locator(".traduzione").click(click_count=3)
     selected = "() => String(document.querySelector('[data-vivo]').shadowRoot.getSelection())"
     italian(page).nth(4).hover()
@@ -785,7 +768,7 @@ def test_unknown_signs_are_copied(visit: Visit, folders: dict[str, Path]) -> Non
     translate(page, text)
     page.get_by_role("button", name="Carica il modello").click()
     expect(page.locator(".stato")).to_contain_text("qui nel tuo browser")
-    expected = greedy_text(folder, "small-en-it", text)
+    expected = greedy_text("small-en-it", text)
     assert all(sign in expected for sign in "Ł€ü")
     expect(page.locator(".traduzione")).to_have_text(expected)
     assert "Ł" in english(page).all_inner_texts()[0] + english(page).all_inner_texts()[1]
