@@ -38,13 +38,9 @@ def titles(page: str) -> set[str]:
     return set(re.findall(r"^#+ (.+?)\s*$", markdown(page), re.MULTILINE))
 
 
-def cited_sections(text: str) -> list[tuple[str, str]]:
-    return [found for pattern in SECTIONS for found in pattern.findall(text)]
-
-
 @pytest.mark.parametrize("name", PAGES)
 def test_cited_sections_exist(name: str) -> None:
-    cited = cited_sections(TEXT[name])
+    cited = [found for pattern in SECTIONS for found in pattern.findall(TEXT[name])]
     assert len(cited) == len(re.findall(r"[`<]\d\d_\w+:", TEXT[name])) > 0  # nessun rimando è scritto in un altro modo
     assert not [f"{page}: {title}" for page, title in cited if title not in titles(page)]
 

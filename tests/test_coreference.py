@@ -125,9 +125,9 @@ def test_group_means_and_bootstrap() -> None:
     assert torch.equal(one, again) and not torch.equal(one, other)
 
 
-def fake_heads(draws: int, H: int = 40) -> Tensor:
-    "Teste finte che non sanno nulla, con dispersioni diverse di quaranta volte: (draws, 73, H)."
-    return torch.logspace(-1.6, 0, H) * torch.randn(draws, 73, H, generator=torch.Generator().manual_seed(0))
+def fake_heads(draws: int) -> Tensor:
+    "Teste finte che non sanno nulla, con dispersioni diverse di quaranta volte: (draws, 73, 40)."
+    return torch.logspace(-1.6, 0, 40) * torch.randn(draws, 73, 40, generator=torch.Generator().manual_seed(0))
 
 
 def test_no_effect_gives_at_most_five_percent_of_alarms() -> None:

@@ -37,14 +37,14 @@ def two_columns(pairs: Pairs) -> list[Row]:
     return [{"english": en, "non_english": it} for en, it in pairs]
 
 
-def repository(folder: Path, config: str, splits: dict[str, list[Row]], shards: int = 2) -> Path:
+def repository(folder: Path, config: str, splits: dict[str, list[Row]]) -> Path:
     "README.md con le configurazioni, e i file Parquet di ogni parte, come sui depositi veri."
     (folder / config).mkdir(parents=True)
     files = [{"split": split, "path": f"{config}/{split}-*"} for split in splits]
     card = {"configs": [{"config_name": config, "data_files": files}]}
     (folder / "README.md").write_text(f"---\n{json.dumps(card)}\n---\n# Deposito\n", "utf-8")
     for split, rows in splits.items():
-        n = shards if split == "train" else 1
+        n = 2 if split == "train" else 1
         for i in range(n):
             part = rows[i * len(rows) // n : (i + 1) * len(rows) // n]
             pq.write_table(pa.Table.from_pylist(part), folder / config / f"{split}-{i:05}-of-{n:05}.parquet")

@@ -21,10 +21,10 @@ def s_curve(middle: float, rng: np.random.Generator, height: float = 1.0) -> np.
     return clean + 0.03 * height * rng.standard_normal(len(STEPS))
 
 
-def trainings(late: float, n: int = 20, counts: float = 0.001) -> list[dict[str, Any]]:
-    "`n` addestramenti in cui lo sguardo sale `late` passi dopo gli accordi, a meno di quanto è imprevedibile."
+def trainings(late: float, counts: float = 0.001) -> list[dict[str, Any]]:
+    "Venti addestramenti in cui lo sguardo sale `late` passi dopo gli accordi, a meno di quanto è imprevedibile."
     rng, rows = np.random.default_rng(0), []
-    for _ in range(n):
+    for _ in range(20):
         kinds = {}
         for name in ("animal", "place"):
             middle = rng.uniform(300, 700)

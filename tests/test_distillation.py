@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from provenienza import read_log
 
 from annotated import Transformer, load_pretrained
 from annotated.cli import main
@@ -16,8 +17,7 @@ from annotated.distillation import Distillation
 from annotated.study.microlingua import generate
 from annotated.training import TrainingConfig, train
 from annotated.transformer import Config
-
-SHAPE = {"d_model": 32, "d_ff": 64, "h": 2, "N": 1, "max_len": 64}
+from conftest import SHAPE, write_data
 
 
 @pytest.fixture(scope="module")
@@ -32,9 +32,9 @@ def batch(pairs: list[Pair]) -> Batch:
     return encode_pairs([*pairs[:6], short], tokenizer, 64).batch(range(7))
 
 
-def pupil(dropout: float = 0.0) -> Transformer:
+def pupil() -> Transformer:
     torch.manual_seed(0)
-    return Transformer(Config(700, dropout=dropout, **SHAPE))
+    return Transformer(Config(700, dropout=0.0, **SHAPE))
 
 
 def test_loss_and_gradient_are_those_of_the_formula(batch: Batch) -> None:
@@ -89,30 +89,19 @@ TINY = ["--max-steps", "2", "--warmup", "1", "--valid-every", "1", "--max-tokens
 
 @pytest.fixture
 def data(pairs: list[Pair], tmp_path: Path) -> Path:
-    lines = "".join(f"prova\t{pair.source}\t{pair.target}\n" for pair in pairs)
-    for name in ("train", "valid"):
-        (tmp_path / f"{name}.tsv").write_text(lines, "utf-8")
-    return tmp_path
-
-
-def shape(folder: Path, **fields: int) -> str:
-    path = folder / "forma.json"
-    path.write_text(json.dumps(SHAPE | fields), "utf-8")
-    return str(path)
-
-
-def log_of(folder: Path) -> list[dict[str, float]]:
-    return [json.loads(line) for line in (folder / "log.jsonl").read_text("utf-8").splitlines()]
+    lines = [f"prova\t{pair.source}\t{pair.target}" for pair in pairs]
+    return write_data(tmp_path, lines, lines)
 
 
 def test_a_new_pupil_takes_the_teachers_vocabulary(data: Path) -> None:
-    out = data / "allievo"
-    start = ["train", "--data", str(data), "--config", shape(data), "--teacher", "mini", *TINY, "--out", str(out)]
+    out, shape = data / "allievo", data / "forma.json"
+    shape.write_text(json.dumps(SHAPE), "utf-8")
+    start = ["train", "--data", str(data), "--config", str(shape), "--teacher", "mini", *TINY, "--out", str(out)]
     assert main(start) == 0
     student, vocabulary = load_pretrained(out)
     assert student.config.d_model == 32 and vocabulary.fingerprint == load_pretrained("mini").tokenizer.fingerprint
     assert main(["train", "--resume", "--max-steps", "3", "--out", str(out), "--device", "cpu"]) == 0
-    assert log_of(out)[-1]["step"] == 3  # chi riprende non ridice il maestro
+    assert read_log(out)[-1]["step"] == 3  # chi riprende non ridice il maestro
 
 
 def test_mini_has_nothing_to_learn_from_mini(data: Path, pairs: list[Pair]) -> None:
@@ -128,7 +117,7 @@ def test_mini_has_nothing_to_learn_from_mini(data: Path, pairs: list[Pair]) -> N
     ):
         out = data / name
         assert main(["train", "--data", str(data), "--init", "mini", *wide, *more, "--out", str(out)]) == 0
-        [loss] = [row["loss"] for row in log_of(out) if "loss" in row]
+        [loss] = [row["loss"] for row in read_log(out) if "loss" in row]
         assert loss == pytest.approx(expected.item(), rel=1e-3)
 
 

@@ -52,10 +52,9 @@ def tokens(text: str) -> Iterator[Token]:
         yield from token.children or [token]
 
 
-def readable(text: str, code: bool = True) -> str:
-    "Ciò che si legge, senza i segni del Markdown; con o senza il codice."
-    gap = {True: " ", False: ""}
-    parts = (t.content or gap[t.block or t.type == "softbreak"] for t in tokens(text) if code or t.type not in CODE)
+def readable(text: str) -> str:
+    "Ciò che si legge, senza i segni del Markdown."
+    parts = (t.content or (" " if t.block or t.type == "softbreak" else "") for t in tokens(text))
     return " ".join(unescape("".join(parts)).split())
 
 

@@ -319,7 +319,7 @@ def test_an_export_writes_on_one_disk(mini: Exported, tmp_path: Path, monkeypatc
 
 
 def test_damaged_or_missing_model(mini: Exported, tmp_path: Path) -> None:
-    with pytest.raises(AnnotatedError, match="manca"):
+    with pytest.raises(AnnotatedError, match="manca»: non è una cartella"):
         export_marian(tmp_path / "manca", tmp_path / "out")
     save_model(tmp_path / "rotto", mini.model, mini.tokenizer)
     weights = tmp_path / "rotto" / "model.safetensors"

@@ -568,19 +568,16 @@ def test_text_in_utf16_without_a_mark(copy: Path, tmp_path: Path, capsys: Captur
     assert_refused(code, capsys.readouterr().err, "u16.txt, riga 1: contiene byte nulli")
 
 
-def test_the_wrong_compression(copy: Path, tmp_path: Path, capsys: Capture) -> None:
-    (tmp_path / "frasi.txt").write_bytes(gzip.compress(TEXT[0].encode()))
-    code = main(["translate", "--model", str(copy), "--input", str(tmp_path / "frasi.txt")])
-    assert_refused(code, capsys.readouterr().err, "frasi.txt: è compresso con gzip. Scompattalo, o chiamalo .gz.")
-
-
-@pytest.mark.parametrize(("packed", "kind"), [(bz2.compress, "bzip2"), (lzma.compress, "xz")])
+@pytest.mark.parametrize(
+    ("packed", "told"),
+    [(gzip.compress, "gzip. Scompattalo, o chiamalo .gz."), (bz2.compress, "bzip2. "), (lzma.compress, "xz. ")],
+)
 def test_a_compression_by_its_first_bytes(
-    copy: Path, tmp_path: Path, capsys: Capture, packed: Callable[[bytes], bytes], kind: str
+    copy: Path, tmp_path: Path, capsys: Capture, packed: Callable[[bytes], bytes], told: str
 ) -> None:
     (tmp_path / "frasi.txt").write_bytes(packed(TEXT[0].encode()))
     code = main(["translate", "--model", str(copy), "--input", str(tmp_path / "frasi.txt")])
-    assert_refused(code, capsys.readouterr().err, f"frasi.txt: è compresso con {kind}. Scompattalo")
+    assert_refused(code, capsys.readouterr().err, f"frasi.txt: è compresso con {told}")
 
 
 def test_what_is_not_text(copy: Path) -> None:
@@ -613,8 +610,6 @@ def test_values_that_would_mean_something_else(copy: Path) -> None:
     corpus = encode_pairs([Pair(TEXT[0], TEXT[1])] * 3, tokenizer, 64)
     probes, Q = microlingua_probes(generate(2, held_out=True)), torch.randn(4, 8)
     cases: list[tuple[type[Exception], str, Callable[[], object]]] = [
-        (AnnotatedError, "coppie di testi", lambda: encode_pairs([("prova", *PAIRS[:2])], tokenizer, 64)),  # type: ignore[list-item]
-        (AnnotatedError, "coppie di testi", lambda: encode_pairs(TEXT[:2], tokenizer, 64)),  # type: ignore[arg-type]
         (IndexError, "non una maschera", lambda: corpus.batch(np.array([False, False, True]))),
         (IndexError, "almeno una coppia", lambda: corpus.batch(np.array([], dtype=int))),
         (ValueError, "serve un numero pari", lambda: sinusoids(4, 5)),
@@ -753,15 +748,6 @@ def test_a_name_changes_when_its_bytes_are_on_disk(tmp_path: Path, monkeypatch: 
     with atomic_write(path) as file:
         file.write(b"nuovo e intero")
     assert seen == [(14, b"vecchio")] and path.read_bytes() == b"nuovo e intero"
-
-
-def test_a_training_run_removes_what_a_killed_one_left(tmp_path: Path) -> None:
-    data, out = write_data(tmp_path / "dati"), tmp_path / "modello"
-    out.mkdir()
-    (out / ".0123456789abcdef.parziale").write_bytes(b"resto")
-    options = "--vocab-size 400 --max-tokens 256 --max-steps 1 --average 1 --device cpu".split()
-    assert main(["train", "--data", str(data), "--out", str(out), *options]) == 0
-    assert not list(out.rglob("*.parziale"))
 
 
 @pytest.mark.parametrize("length", [250, 255])

@@ -35,7 +35,7 @@ def test_every_module_says_what_it_is() -> None:
     assert not silent
 
 
-def test_imports_of_the_package_are_relative() -> None:
+def test_imports_at_the_top_are_relative() -> None:
     "nbdev rende relative soltanto quelle di una riga: un'importazione fra parentesi, in un quaderno, si divide."
     texts = modules(ROOT / "annotated")
     assert len(texts) > 30 and not [name for name, text in texts.items() if "\nfrom annotated." in text]

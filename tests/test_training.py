@@ -44,7 +44,7 @@ from annotated.training import (
     validation_loss,
 )
 from annotated.transformer import without_dropout
-from conftest import SHAPE, Setting, Stopped, fill_disk
+from conftest import SHAPE, Setting, Stopped, fill_disk, write_data
 
 SHORT = TrainingConfig(max_steps=40, max_tokens=256, warmup=20, valid_every=5, average=3)
 BIN = Path(sys.executable).parent
@@ -354,9 +354,7 @@ def test_patience_stops_early(setting: Setting, tmp_path: Path) -> None:
 
 def test_two_processes_equal_one(tmp_path: Path) -> None:
     "Con torchrun e due processi (gloo) le perdite sono quelle di un processo solo."
-    for name, n, held_out in (("train", 400, False), ("valid", 40, True)):
-        lines = [f"prova\t{e.en}\t{e.it}\n" for e in generate(n, held_out=held_out)]
-        (tmp_path / f"{name}.tsv").write_text("".join(lines), "utf-8")
+    write_data(tmp_path, valid=[f"prova\t{e.en}\t{e.it}" for e in generate(40, held_out=True)])
     (tmp_path / "forma.json").write_text(json.dumps(SHAPE), "utf-8")
     options = f"train --data {tmp_path} --config {tmp_path / 'forma.json'} --vocab-size 400 --max-steps 20"
     options += " --max-tokens 300 --valid-every 10 --warmup 20 --factor 0.3 --dropout 0 --device cpu --valid-bleu 5"
@@ -427,12 +425,13 @@ def test_half_of_a_source_is_counted_on_its_own(tmp_path: Path) -> None:
         assert sorted(read) == sorted([f"{source} 1", f"{source} 3", *(f"{other} {i}" for i in range(4))])
 
 
-def test_the_cache_gives_back_what_is_asked(setting: Setting, tmp_path: Path) -> None:
+def test_the_cache_gives_back_what_is_asked(setting: Setting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer, path = setting[0], tmp_path / "train.tsv"
     path.write_text("".join(f"prova\t{e.en}\t{e.it}\n" for e in generate(100)), "utf-8")
     for max_len, repeat in ((64, None), (64, {"prova": 2.0}), (16, None)):
         expected = encode_pairs(read_pairs(path, repeat), tokenizer, max_len)
-        for _ in range(2):  # la seconda volta dal disco
+        for divide in (encode_pairs, None):  # la seconda volta dal disco
+            monkeypatch.setattr("annotated.data.encode_pairs", divide)
             corpus = load_corpus([path], tokenizer, max_len, tmp_path / "cache", repeat, progress=False)
             assert np.array_equal(corpus.tokens, expected.tokens) and corpus.skipped == expected.skipped
     assert 0 < expected.skipped < 100

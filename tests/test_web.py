@@ -10,10 +10,12 @@ from pathlib import Path
 from threading import Thread
 from typing import NamedTuple
 from unicodedata import normalize
+from unittest.mock import Mock
 
 import pytest
 import torch
 from playwright.sync_api import Browser, Locator, Page, expect
+from test_viewer import inside, numbers
 
 from annotated.checkpoint import save_model
 from annotated.cli import main
@@ -234,14 +236,11 @@ def test_writing_again_leaves_no_old_part(folders: dict[str, Path], tmp_path: Pa
 
 
 def test_a_killed_export_can_be_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def killed(*_: object) -> bytes:
-        raise KeyboardInterrupt
-
     command = ["export", "--to", "web", "--model", "mini", str(tmp_path / "sito")]
     with monkeypatch.context() as patch:
-        patch.setattr("base64.b64encode", killed)
+        patch.setattr("os.fsync", Mock(side_effect=[None, KeyboardInterrupt]))  # modello.js sì, i pesi no
         assert main(command) == 130
-    assert not (tmp_path / "sito" / "index.html").exists()
+    assert [path.name for path in (tmp_path / "sito").iterdir()] == ["modello.js"]
     assert main(command) == 0 and (tmp_path / "sito" / "index.html").exists()
 
 
@@ -292,12 +291,6 @@ def english(page: Page) -> Locator:
 
 def italian(page: Page) -> Locator:
     return page.get_by_role("group", name="La traduzione, un pezzo alla volta").get_by_role("button")
-
-
-def numbers(page: Page) -> list[float]:
-    "I pesi che il visore scrive accanto ai pezzi, dall'alto in basso."
-    written = page.locator("svg .numero").all_text_contents()
-    return [0.0 if text == "–" else float(text.replace(",", ".")) for text in written]
 
 
 def assert_shown(page: Page, layer: torch.Tensor, query: int, head: int = 0) -> None:  # layer (1, h, T, S)
@@ -387,14 +380,6 @@ def test_loads_translates_and_switches_a_head_off(visit: Visit, folders: dict[st
     expect(page.get_by_role("button", name="strato 3, testa 1, spenta")).to_have_count(1)
 
 
-def inside(page: Page) -> tuple[list[float], list[float]]:
-    "Le somme e i pesi che si leggono sotto «Dentro un peso»."
-    rows = page.locator(".dentro tr:has(td)").all()[2:]  # prima ci sono l'intestazione e la query
-    read = [row.locator("td").all_text_contents()[-2:] for row in rows]
-    plain = [[float(text.replace(",", ".").replace("−", "-")) for text in pair] for pair in read]
-    return [a for a, _ in plain], [b for _, b in plain]
-
-
 def test_inside_a_weight(visit: Visit, folders: dict[str, Path]) -> None:
     page, folder, (N, h, row) = visit.page, folders["small-en-it"], (2, 1, 4)
     page.goto(f"file://{folder / 'index.html'}")
@@ -419,7 +404,7 @@ def test_inside_a_weight(visit: Visit, folders: dict[str, Path]) -> None:
         page.get_by_text(name, exact=True).click()
         (english if name == "encoder" else italian)(page).nth(row).click()
         page.get_by_role("button", name=f"strato {N + 1}, testa {h + 1}", exact=True).click()
-        sums, shown = inside(page)
+        _, sums, shown = inside(page)
         assert sums == pytest.approx(scores, abs=0.006)
         assert shown == pytest.approx(kind[N][0, h, row, :keys].tolist(), abs=0.006)
     expect(page.locator(".dentro")).to_contain_text("quanto «")

@@ -17,14 +17,15 @@ from torch import Tensor
 from ..attention import attention
 from ..common import AnnotatedError
 
-# %% ../../book/25_efficiente.ipynb #3773faaf
+# %% ../../book/25_efficiente.ipynb #d4082dc2
 def local_mask(
     T: int,  # lunghezza della sequenza
     r: int,  # raggio: quante posizioni per lato
     causal: bool = False,  # solo all'indietro
+    device: torch.device | None = None,  # dove stanno query e chiavi
 ) -> Tensor:  # (1, 1, T, T)
     "Ogni posizione guarda sé stessa e i vicini entro `r`; True = può guardare."
-    t = torch.arange(T)
+    t = torch.arange(T, device=device)
     offset = t - t[:, None]  # s − t
     mask = offset.abs() <= r
     return (mask & (offset <= 0) if causal else mask)[None, None]
@@ -76,13 +77,14 @@ def local_attention(
         allowed = allowed | alone
     return attention(Q, K, V, allowed)[0].flatten(-3, -2)[..., :T, :]
 
-# %% ../../book/25_efficiente.ipynb #92f38b7c
+# %% ../../book/25_efficiente.ipynb #36e64577
 def strided_mask(
     T: int,
     stride: int,  # passo l, di solito vicino a √T
+    device: torch.device | None = None,  # dove stanno query e chiavi
 ) -> Tensor:  # (1, 1, T, T)
     "Causale: le ultime `stride` posizioni, più una ogni `stride` (Child 2019, §4.3); True = può guardare."
-    t = torch.arange(T)
+    t = torch.arange(T, device=device)
     back = t[:, None] - t  # t − s
     return ((back >= 0) & ((back < stride) | (back % stride == 0)))[None, None]
 
@@ -90,9 +92,10 @@ def strided_mask(
 def fixed_mask(
     T: int,
     stride: int,  # lunghezza l dei blocchi
+    device: torch.device | None = None,  # dove stanno query e chiavi
 ) -> Tensor:  # (1, 1, T, T)
     "Causale: il proprio blocco e l'ultimo posto di ciascuno (Child 2019, §4.3, c = 1); True = può guardare."
-    s = torch.arange(T)
+    s = torch.arange(T, device=device)
     t = s[:, None]
     return ((s <= t) & ((s // stride == t // stride) | (s % stride == stride - 1)))[None, None]
 
