@@ -1,4 +1,4 @@
-"""Quanto costano le frasi con «it»: due corse uguali, dagli stessi pesi, una con e una senza (capitolo 19).
+"""Che cosa cambia per una cosa sola: due corse dagli stessi pesi, una con e una senza (capitolo 19; 85_distillare).
 
     python tools/gemelle.py con=RUN senza=RUN --data CARTELLA --command "annotated train …" --out FILE
 
