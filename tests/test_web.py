@@ -474,7 +474,7 @@ def test_a_link_cannot_switch_off_a_head_that_is_not_there(visit: Visit, folders
     page = visit.page
     off = "cross.0.3_encoder.9.9_encoder.0.00"  # nel decoder `mini` ha una testa incrociata sola
     page.goto(f"file://{folders['mini'] / 'index.html'}#traduttore?frase={SENTENCES[0]}&spente={off}")
-    expect(page.locator(".traduzione")).to_have_text(greedy_text(folders["mini"], "mini", SENTENCES[0]))
+    expect(page.locator(".traduzione")).to_have_text(greedy_text("mini", SENTENCES[0]))
     expect(page.get_by_role("button", name="Carica il modello")).to_have_count(0)
     expect(page.get_by_role("button", name="Riaccendi tutte le teste")).to_have_count(0)
 
@@ -501,10 +501,10 @@ def test_impatient_reader(tab: Visit, folders: dict[str, Path], tmp_path: Path) 
     a.get_by_role("radio", name="small-en-it").click()
     page.evaluate("arrive()")
     a.get_by_role("button", name="Carica il modello (circa 8 MB)").wait_for()  # era arrivato l'altro
-    expect(a.locator(".traduzione")).to_have_text(greedy_text(folders["mini"], "mini", SENTENCES[0]))
+    expect(a.locator(".traduzione")).to_have_text(greedy_text("mini", SENTENCES[0]))
 
     a.get_by_role("radio", name="mini").click()
-    expected = greedy_text(folders["mini"], "mini", text)
+    expected = greedy_text("mini", text)
     expect(a.locator(".traduzione")).to_have_text(expected)
     reads = page.evaluate(
         """async () => {
@@ -551,17 +551,17 @@ def test_reader_does_not_wait_for_another_model(tab: Visit, folders: dict[str, P
     page.get_by_role("radio", name="small-en-it").click()
     page.get_by_role("button", name="Carica il modello").click()
     page.get_by_role("button", name=SENTENCES[0]).click()
-    expect(page.locator(".traduzione")).to_have_text(greedy_text(folders["small-en-it"], "small-en-it", SENTENCES[0]))
+    expect(page.locator(".traduzione")).to_have_text(greedy_text("small-en-it", SENTENCES[0]))
     expect(page.get_by_role("progressbar")).to_be_visible()
     page.get_by_role("radio", name="mini").click()
     translate(page, "The cat was tired.")
-    expect(page.locator(".traduzione")).to_have_text(greedy_text(folders["mini"], "mini", "The cat was tired."))
+    expect(page.locator(".traduzione")).to_have_text(greedy_text("mini", "The cat was tired."))
     expect(page.get_by_role("progressbar")).to_be_hidden()
     page.get_by_role("radio", name="small-en-it").click()
     expect(page.locator(".stato")).to_have_text("Il modello sta arrivando: poi traduco.")
     expect(page.get_by_role("progressbar")).to_be_visible()
     page.evaluate("arrive()")
-    expected = greedy_text(folders["small-en-it"], "small-en-it", "The cat was tired.")
+    expected = greedy_text("small-en-it", "The cat was tired.")
     expect(page.locator(".traduzione")).to_have_text(expected)
 
 
@@ -649,7 +649,7 @@ def test_served_asks_only_its_own_server(browser: Browser, folders: dict[str, Pa
     text = generate(1, held_out=True)[0].en
     translate(page, text)
     page.get_by_role("button", name="Carica il modello").click()
-    expect(page.locator(".traduzione")).to_have_text(greedy_text(folders["mini"], "mini", text))
+    expect(page.locator(".traduzione")).to_have_text(greedy_text("mini", text))
     page.close()
     server.shutdown()
     asked = [request.removeprefix(address).partition("?")[0] for request in requests if "favicon" not in request]
@@ -702,12 +702,12 @@ def test_two_models_in_a_box(visit: Visit, folders: dict[str, Path], tmp_path: P
         box = page.locator(f"#{anchor}")
         for name in (names[1], names[0]):
             box.get_by_role("radio", name=name).click()
-            expect(box.locator(".traduzione")).to_have_text(greedy_text(folders[name], name, SENTENCES[0]))
+            expect(box.locator(".traduzione")).to_have_text(greedy_text(name, SENTENCES[0]))
         box.get_by_label("Una frase in inglese").fill("The dog was tired.")
         box.get_by_role("button", name="Traduci", exact=True).click()
         if anchor == "a":
             box.get_by_role("button", name="Carica il modello").click()  # la seconda casella lo trova già
-        expect(box.locator(".traduzione")).to_have_text(greedy_text(folders["mini"], "mini", "The dog was tired."))
+        expect(box.locator(".traduzione")).to_have_text(greedy_text("mini", "The dog was tired."))
         expect(box.locator(".stato")).to_contain_text("pezzi in")  # ha finito, e la pagina non scorre più
     assert sorted(name for name in files if name.endswith(".js")) == ["modello.js", "pesi-0.js"]
     page.locator("#b").get_by_role("radio", name=names[0]).focus()
