@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Distillation']
 
-# %% ../book/85_distillare.ipynb #29d6e3e5
+# %% ../book/85_distillare.ipynb #82330b85
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -14,7 +14,7 @@ from .common import PAD
 from .engine import Objective
 from .transformer import Transformer, without_dropout
 
-# %% ../book/85_distillare.ipynb #1991c54d
+# %% ../book/85_distillare.ipynb #308a390f
 class Distillation(Objective):
     """Il modello con la distanza da un maestro: la cross-entropy verso le sue probabilità (Hinton 2015, §2).
 
