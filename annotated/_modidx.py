@@ -102,6 +102,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                'annotated.cli._unknown': ('riga_di_comando.html#_unknown', 'annotated/cli.py'),
                                'annotated.cli._usual': ('riga_di_comando.html#_usual', 'annotated/cli.py'),
                                'annotated.cli._vocabulary': ('riga_di_comando.html#_vocabulary', 'annotated/cli.py'),
+                               'annotated.cli._written': ('riga_di_comando.html#_written', 'annotated/cli.py'),
                                'annotated.cli.main': ('riga_di_comando.html#main', 'annotated/cli.py'),
                                'annotated.cli.make_parser': ('riga_di_comando.html#make_parser', 'annotated/cli.py')},
             'annotated.common': { 'annotated.common.AnnotatedError': ('dentro_il_pacchetto.html#annotatederror', 'annotated/common.py'),

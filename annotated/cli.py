@@ -296,7 +296,11 @@ def _saved_options(path: Path) -> dict[str, Any]:
         raise AnnotatedError(f"{path}: non è un file di opzioni. Cancellalo e ridai le opzioni a --resume.")
     return saved
 
-# %% ../book/90_riga_di_comando.ipynb #486b8da1
+# %% ../book/90_riga_di_comando.ipynb #0e67ad3c
+def _written(options: set[str]) -> str:
+    return ", ".join(f"--{name.replace('_', '-')}" for name in sorted(options))
+
+
 def _completed(args: argparse.Namespace, folder: Path) -> argparse.Namespace:
     "Le opzioni date; poi, per chi riprende, quelle con cui si era cominciato; poi le predefinite."
     given = _chosen(args)
@@ -310,15 +314,13 @@ def _completed(args: argparse.Namespace, folder: Path) -> argparse.Namespace:
         _say(f"{folder}: riprendo con altre opzioni: {told}")
     chosen = saved | given
     if "init" in chosen and (extra := {"config", "vocab_size", "norm_first", "branch_scale"} & given.keys()):
-        names = ", ".join(f"--{name.replace('_', '-')}" for name in sorted(extra))
         raise AnnotatedError(
-            f"--init: forma e vocabolario sono quelli del modello da cui si parte. Togli {names}."
+            f"--init: forma e vocabolario sono quelli del modello da cui si parte. Togli {_written(extra)}."
         )
     if "grow" in chosen and "init" not in chosen:
         raise AnnotatedError("--grow: manca --init, il modello da far crescere.")
-    for name in {"smoothing", "vocab_size"} & given.keys() if "teacher" in chosen else ():
-        option = name.replace("_", "-")
-        raise AnnotatedError(f"--teacher: bersaglio e vocabolario li dà lui. Togli --{option}.")
+    if "teacher" in chosen and (extra := {"smoothing", "vocab_size"} & given.keys()):
+        raise AnnotatedError(f"--teacher: bersaglio e vocabolario li dà lui. Togli {_written(extra)}.")
     recipe = RECIPES["init" if "init" in chosen else "corpus" if "data" in chosen else "microlingua"]
     known: dict[str, Any] = {"config": "mini", "seed": 1, "repeat": []} | recipe.defaults() | saved
     if "data" in saved:

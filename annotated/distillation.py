@@ -14,7 +14,7 @@ from .common import PAD
 from .engine import Objective
 from .transformer import Transformer, without_dropout
 
-# %% ../book/85_distillare.ipynb #308a390f
+# %% ../book/85_distillare.ipynb #5de94d70
 class Distillation(Objective):
     """Il modello con la distanza da un maestro: la cross-entropy verso le sue probabilità (Hinton 2015, §2).
 
@@ -31,10 +31,10 @@ class Distillation(Objective):
     def forward(self, src: Tensor, tgt_in: Tensor, tgt_out: Tensor, scale: float | Tensor = 1.0) -> Tensor:
         "La perdita di un lotto, (B, S) e due volte (B, T): la somma, in nat, sui pezzi veri."
         real = tgt_out != PAD
-        learnt = self.model.states(src, tgt_in)[real]  # (n, d_model)
+        learnt = self.model.states(src, tgt_in)[real]  # (pezzi veri, d_model)
         taught = without_dropout(Transformer.states)(self.teacher, src, tgt_in)[real]
         loss = torch.zeros((), device=src.device)
-        for x, t in zip(learnt.split(1024), taught.split(1024), strict=True):  # i logit a bocconi
-            p = self.teacher.embedding.logits(t).float().softmax(dim=-1)  # (1024, V)
+        for x, t in zip(learnt.split(1024), taught.split(1024), strict=True):  # a bocconi: più svelto
+            p = self.teacher.embedding.logits(t).float().softmax(dim=-1)  # (n, V)
             loss = loss + F.cross_entropy(self.model.embedding.logits(x).float(), p, reduction="sum")
         return loss.detach() + scale * (loss - loss.detach())  # `scale` moltiplica il solo gradiente

@@ -111,6 +111,7 @@ def test_another_seed_learns_its_own_vocabulary(tmp_path: Path, capsys: pytest.C
     data = write_data(tmp_path / "dati")
     for seed in (1, 2, 1):
         cli._corpus_vocabulary(Namespace(vocab_size=400, seed=seed), tmp_path, [data / "train.tsv"], {})
+    assert len(list((tmp_path / "data").glob("*.model"))) == 2
     assert capsys.readouterr().err.count("imparo 400 pezzi") == 2
 
 

@@ -126,6 +126,7 @@ def test_mini_has_nothing_to_learn_from_mini(data: Path, pairs: list[Pair]) -> N
     [
         ("--teacher che-non-c-e", "modello «che-non-c-e»: non è una cartella"),
         ("--teacher mini --smoothing 0.2", "--teacher: bersaglio e vocabolario li dà lui. Togli --smoothing."),
+        ("--teacher mini --vocab-size 300 --smoothing 0", "Togli --smoothing, --vocab-size."),
         ("--teacher mini --vocab-size 300", "--teacher: bersaglio e vocabolario li dà lui. Togli --vocab-size."),
         ("--teacher mini --config tiny", "legge frasi fino a 64 pezzi, e chi impara fino a 256"),
         ("--teacher small-en-it --init mini", "il suo vocabolario non è quello di chi impara"),

@@ -570,7 +570,11 @@ def test_text_in_utf16_without_a_mark(copy: Path, tmp_path: Path, capsys: Captur
 
 @pytest.mark.parametrize(
     ("packed", "told"),
-    [(gzip.compress, "gzip. Scompattalo, o chiamalo .gz."), (bz2.compress, "bzip2. "), (lzma.compress, "xz. ")],
+    [
+        (gzip.compress, "gzip. Scompattalo, o chiamalo .gz."),
+        (bz2.compress, "bzip2. Scompattalo"),
+        (lzma.compress, "xz. Scompattalo"),
+    ],
 )
 def test_a_compression_by_its_first_bytes(
     copy: Path, tmp_path: Path, capsys: Capture, packed: Callable[[bytes], bytes], told: str

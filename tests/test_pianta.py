@@ -52,11 +52,24 @@ def test_the_reference_has_every_module() -> None:
     assert sorted(listed) == sorted([*core, *(f"study.{name}" for name in studies)])
 
 
+def test_training_needs_no_drawing() -> None:
+    "I moduli che addestrano e traducono importano torch, numpy, sentencepiece, safetensors, filelock e tqdm."
+    seen, waiting = set(), ["training", "decoding", "pretrained"]
+    while waiting:
+        name = waiting.pop()
+        if name not in seen and (path := ROOT / "annotated" / f"{name}.py").exists():
+            seen.add(name)
+            waiting += imported(path)
+    text = "".join((ROOT / "annotated" / f"{name}.py").read_text("utf-8") for name in seen)
+    assert {"engine", "data", "tokenizer"} < seen
+    assert not re.findall(r"^(?:import|from) (matplotlib|altair|sacrebleu|datasets|transformers)\b", text, re.MULTILINE)
+
+
 UNWANTED = "matplotlib altair pandas IPython datasets transformers ctranslate2 sacremoses".split()
 
 
 def test_the_command_works_without_the_others(tmp_path: Path) -> None:
-    "Per addestrare, tradurre e valutare non servono né i disegni né gli altri programmi."
+    "Per tradurre e valutare non servono né i disegni né gli altri programmi."
     (tmp_path / "prova.tsv").write_text("x\tThe dog saw the car.\tIl cane vide la macchina.\n", "utf-8")
     code = f"import sys\nsys.modules.update(dict.fromkeys({UNWANTED!r}))\nfrom annotated.cli import main\n"
     code += "sys.exit(main(['evaluate', '--model', 'mini', sys.argv[1]]))"

@@ -110,7 +110,9 @@ def test_dropout_in_sixteen_bits_is_dropout(p: float) -> None:
     assert torch.equal(torch.nn.Dropout(p)(x), theirs) and torch.equal(Dropout(p)(x), ours)
 
 
-@pytest.mark.parametrize(("p", "zeros"), [(0.3, 19_661), (0.7, 45_875), (2**-17, 0), (1 - 1e-9, 65_535)])
+@pytest.mark.parametrize(
+    ("p", "zeros"), [(0.3, 19_661), (0.7, 45_875), (2**-17, 0), (1 - 2**-18, 65_535), (1 - 1e-9, 65_535)]
+)
 def test_dropout_in_sixteen_bits_rounds_its_probability(monkeypatch: pytest.MonkeyPatch, p: float, zeros: int) -> None:
     "Con tutti i sedici bit possibili, una volta ciascuno, gli azzerati sono `p` per 65.536, arrotondato."
     every = torch.arange(-(2**15), 2**15, dtype=torch.int16).view(torch.int64)

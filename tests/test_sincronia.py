@@ -41,6 +41,11 @@ def test_imports_at_the_top_are_relative() -> None:
     assert len(texts) > 30 and not [name for name, text in texts.items() if "\nfrom annotated." in text]
 
 
+@pytest.mark.parametrize("path", sorted((ROOT / "book").glob("*.ipynb")), ids=lambda path: path.stem)
+def test_no_cell_is_empty(path: Path) -> None:
+    assert all(cell.source.strip() for cell in nbformat.read(path, 4).cells)
+
+
 def test_a_notebook_that_passes_is_executed_for_the_book(tmp_path: Path) -> None:
     "Non chi è stato eseguito in parte, né chi non dà le uscite che dichiarava."
     for name in ("conftest.py", "tools/quaderni.py", "book/_config.yml"):
