@@ -395,6 +395,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                         'annotated.study.family.continue_text': ( 'famiglia.html#continue_text',
                                                                                   'annotated/study/family.py'),
                                         'annotated.study.family.mask_tokens': ('famiglia.html#mask_tokens', 'annotated/study/family.py'),
+                                        'annotated.study.family.nucleus': ('famiglia.html#nucleus', 'annotated/study/family.py'),
                                         'annotated.study.family.prefix_mask': ('famiglia.html#prefix_mask', 'annotated/study/family.py')},
             'annotated.study.figures': { 'annotated.study.figures.Moving': ('figure.html#moving', 'annotated/study/figures.py'),
                                          'annotated.study.figures.Moving.__repr__': ( 'figure.html#moving.__repr__',
