@@ -36,10 +36,11 @@ def save_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, Any
         written = {key: json.dumps(value) for key, value in metadata.items()}
         file.write(safetensors.torch.save(tensors, written))
 
-# %% ../book/81_salvare.ipynb #898a8ddd
+# %% ../book/81_salvare.ipynb #73082394
 def check_savable(model: Transformer, tokenizer: Tokenizer) -> None:
-    "Solleva `AnnotatedError` se, per il vocabolario o il numero dei pesi, un modello non si rileggerebbe."
-    pieces, numbers = model.config.vocab_size, sum(p.numel() for p in model.state_dict().values())
+    "Solleva `AnnotatedError` se un modello non si rileggerebbe, per il vocabolario o per i suoi pesi."
+    weights = model.state_dict()
+    pieces, numbers = model.config.vocab_size, sum(p.numel() for p in weights.values())
     if pieces != tokenizer.vocab_size:
         told = f"il modello ha {pieces} pezzi, il vocabolario {tokenizer.vocab_size}"
         raise AnnotatedError(f"{told}. Fa' il modello con vocab_size = {tokenizer.vocab_size}.")
@@ -47,6 +48,12 @@ def check_savable(model: Transformer, tokenizer: Tokenizer) -> None:
         wanted = number(model.config.parameters)
         told = f"il modello ha {number(numbers)} pesi, la sua forma ne vuole {wanted}"
         raise AnnotatedError(f"{told}: è cambiato, o ridotto a int8, e load_model non lo rifarebbe.")
+    if any(name.startswith("_orig_mod.") for name in weights):
+        told = "il modello è avvolto da torch.compile, e load_model non ne riconoscerebbe i pesi"
+        raise AnnotatedError(f"{told}. Dai l'originale, o compilalo con model.compile().")
+    if not all(p.isfinite().all() for p in weights.values()):
+        told = "un peso è infinito o non è un numero, e load_model lo rifiuterebbe"
+        raise AnnotatedError(f"{told}. Riprendi da un modello di prima.")
 
 
 @contextmanager
@@ -67,8 +74,8 @@ def save_model(folder: str | Path, model: Transformer, tokenizer: Tokenizer) -> 
 
     Una parte cambiata a mano (l'attivazione, le posizioni) lì non c'è scritta: la rimette chi rilegge.
 
-    Solleva `AnnotatedError`, senza scrivere nulla, se il vocabolario non è quello del modello, o se i pesi
-    non sono tanti quanti ne vuole la sua forma: ridotti a interi, o con una parte aggiunta.
+    Solleva `AnnotatedError`, senza scrivere nulla, se il modello non si rileggerebbe: per il vocabolario, che
+    non è il suo, o per i pesi: ridotti a interi, con una parte in più, avvolti da `torch.compile`, infiniti.
     """
     folder = Path(folder)
     with _described(folder, model, tokenizer):
@@ -166,7 +173,7 @@ def _load_config(folder: Path) -> Config:
             raise AnnotatedError(f"{folder}: {told}. Indica il modello da cui è stato esportato.") from error
         raise AnnotatedError(f"{path}: non descrive un modello. Copialo di nuovo.") from error
 
-# %% ../book/81_salvare.ipynb #8108aca4
+# %% ../book/81_salvare.ipynb #c7f48b28
 def check_device(device: str | torch.device) -> torch.device:
     "Il dispositivo, con il suo numero; `AnnotatedError` se su questa macchina non c'è."
     try:
@@ -193,7 +200,7 @@ def load_model(
         raise AnnotatedError(
             f"{folder}: config.json parla di {sizes}: è di un altro modello. Rimetti quello giusto."
         )
-    model = Transformer(config)
+    model = Transformer(config).float()  # qualunque sia il tipo predefinito
     restore(model, weights, folder)
     return model.to(device).eval(), tokenizer
 

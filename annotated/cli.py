@@ -1051,7 +1051,7 @@ def make_parser() -> argparse.ArgumentParser:
         add(commands)
     return parser
 
-# %% ../book/90_riga_di_comando.ipynb #286251cf
+# %% ../book/90_riga_di_comando.ipynb #10ea5d01
 def _flush() -> None:
     "Scrive ciò che resta; se non si può lo butta, perché Python, uscendo, non ci riprovi."
     try:
@@ -1089,11 +1089,13 @@ def main(
 
 
 def _outcome(argv: list[str] | None) -> int:
+    english = argparse._  # type: ignore[attr-defined]
     try:
         try:
             args = make_parser().parse_args(argv)
             args.run(args)
         finally:
+            argparse._ = english  # type: ignore[attr-defined]  # chi ci chiama ha il suo
             _flush()
     except AnnotatedError as error:
         return _fail(str(error))

@@ -6,7 +6,7 @@
 __all__ = ['LINE_LIMIT', 'FORMAT', 'Batch', 'pad', 'Corpus', 'Pair', 'encode_pairs', 'make_batches', 'decode_lines', 'read_lines',
            'read_pairs', 'read_parallel', 'check_sources', 'DataFolder', 'find_data', 'digest', 'load_corpus']
 
-# %% ../book/12_dati.ipynb #a35a8a05
+# %% ../book/12_dati.ipynb #9606cd55
 import gzip
 import hashlib
 import json
@@ -14,7 +14,7 @@ import lzma
 import re
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from itertools import count, islice, pairwise, zip_longest
 from pathlib import Path
@@ -250,8 +250,8 @@ def read_parallel(source: str | Path, target: str | Path) -> Iterator[Pair]:
         raise AnnotatedError(f"{source} e {target} sono lo stesso file: manca quello delle traduzioni.")
     return _side_by_side(source, target)
 
-# %% ../book/12_dati.ipynb #c47c8bb9
-def check_sources(files: Iterable[Path], repeat: dict[str, float]) -> None:
+# %% ../book/12_dati.ipynb #43a81eff
+def check_sources(files: Iterable[str | Path], repeat: dict[str, float]) -> None:
     "Solleva `AnnotatedError` se una fonte di `repeat` non c'è nei file."
     known = {line.split("\t", 1)[0] for path in files for line in read_lines(path)} if repeat else set()
     some = ", ".join(sorted(known)[:50]) + (", …" if len(known) > 50 else "")
@@ -296,9 +296,9 @@ def _cached(folder: Path, vocab_size: int) -> Corpus | None:
     except Exception:  # un file rovinato può far sollevare di tutto
         return None
 
-# %% ../book/12_dati.ipynb #502b11c2
+# %% ../book/12_dati.ipynb #a22c31f1
 def digest(
-    files: Iterable[Path],
+    files: Iterable[str | Path],
     *settings: Any,  # ciò che se ne fa: numeri, testi, liste
 ) -> str:  # sedici cifre esadecimali
     "Un'impronta dei file e di ciò che se ne fa: se cambia un byte o un'opzione, cambia."
@@ -313,7 +313,7 @@ FORMAT = 3  # cambia quando cambia ciò che sta nei file della cache
 
 
 def load_corpus(
-    files: list[Path],
+    files: Sequence[str | Path],
     tokenizer: Tokenizer,
     max_len: int,
     cache: str | Path,  # la cartella in cui tenere il risultato

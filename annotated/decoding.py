@@ -346,7 +346,7 @@ class _Int8Linear(nn.Module):
         y = torch._int_mm(integers, self.weight.T) * scales[:, None]  # (righe, n)
         return y.mul_(self.scales).add_(self.bias).view(*x.shape[:-1], -1)  # sul posto: niente copie
 
-# %% ../book/16_decodifica.ipynb #cabe5105
+# %% ../book/16_decodifica.ipynb #88cca3db
 PRECISIONS = ("fp32", "bf16", "fp16", "int8")
 
 
@@ -369,16 +369,17 @@ def with_precision(
 ) -> Transformer:
     """Una copia di `model` per tradurre con meno bit; «fp32» rende `model` stesso.
 
-    «bf16» e «fp16» arrotondano tutti i pesi; «int8» tiene in un byte quelli lineari, e va solo su CPU.
+    «bf16» e «fp16» arrotondano tutti i pesi; «int8» tiene in un byte quelli lineari, e va solo su CPU: quella
+    copia non si salva e non si sposta.
     Solleva `AnnotatedError` se non è una di quelle, se il modello è già ridotto, o se «int8» non è su CPU.
     """
     if precision not in PRECISIONS:
         raise AnnotatedError(f"precisione «{precision}» sconosciuta. Scegli fra: {', '.join(PRECISIONS)}.")
-    if precision == "fp32":
-        return model
     tied = model.embedding
     if not isinstance(tied, TiedEmbedding) or tied.weight.dtype != torch.float32:
         raise AnnotatedError(f"«{precision}» si fa da un modello non ancora ridotto. Ricaricalo.")
+    if precision == "fp32":
+        return model
     if precision == "int8" and not tied.weight.is_cpu:
         raise AnnotatedError("«int8» si fa su CPU. Ricarica lì il modello.")
     model = copy.deepcopy(model)

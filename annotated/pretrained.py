@@ -5,11 +5,11 @@
 # %% auto #0
 __all__ = ['MODELS', 'Translator', 'model_folders', 'find_pretrained', 'load_pretrained']
 
-# %% ../book/84_in_cinque_minuti.ipynb #5a372cf6
+# %% ../book/84_in_cinque_minuti.ipynb #388b9793
 import os
 import site
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -23,7 +23,7 @@ from .tokenizer import Tokenizer
 from .checkpoint import load_model
 from .transformer import Transformer
 
-# %% ../book/84_in_cinque_minuti.ipynb #deb84b12
+# %% ../book/84_in_cinque_minuti.ipynb #1a373142
 class Translator(NamedTuple):
     "Un modello e il suo vocabolario: si usa com'è, o si spacchetta in `model, tokenizer`."
 
@@ -32,7 +32,7 @@ class Translator(NamedTuple):
 
     def translate(
         self,
-        sentences: list[str],
+        sentences: Iterable[str],
         beam: int = 4,  # ipotesi della beam search; 1 = greedy
         alpha: float = 0.6,  # normalizzazione della lunghezza
     ) -> list[str]:  # nello stesso ordine

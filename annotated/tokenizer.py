@@ -54,7 +54,7 @@ def _explain(error: str, vocab_size: int) -> str:
         advice = f"al più {limit[1]}" if limit else "meno"
     return f"{what}: chiedine {advice} (--vocab-size)."
 
-# %% ../book/11_tokenizzazione.ipynb #552ad440
+# %% ../book/11_tokenizzazione.ipynb #db47d2a6
 _KEYS = str.maketrans("’ʼ´‘‚“”„–—‐‑−", "'''''\"\"\"-----")
 _TYPESET = re.compile(f"[{''.join(map(chr, _KEYS))}]")
 
@@ -98,7 +98,7 @@ class Tokenizer:
         except (TypeError, AttributeError) as error:  # byte che Python non sa decodificare, o non testo
             raise AnnotatedError("una frase non è testo UTF-8. Correggi il file da cui viene.") from error
 
-    def decode(self, ids: list[list[int]] | Tensor) -> list[str]:
+    def decode(self, ids: list[list[int]] | Tensor | np.ndarray) -> list[str]:
         """Liste di indici, o un tensore (B, T), in frasi; gli speciali spariscono, uno sconosciuto è «⁇».
 
         Solleva `AnnotatedError` se non sono righe di indici del vocabolario.
@@ -161,7 +161,7 @@ class Tokenizer:
         """Impara i pezzi più frequenti (BPE): dalle stesse frasi e dallo stesso seme, lo stesso vocabolario.
 
         SentencePiece salta le frasi oltre i 4.192 byte. Solleva `AnnotatedError` se il testo è troppo poco
-        per `vocab_size` pezzi, o se invece di più frasi ne riceve una sola.
+        per `vocab_size` pezzi, manca o non è UTF-8, o se invece di più frasi ne riceve una sola.
         """
         if isinstance(sentences, str):
             raise AnnotatedError("serve una lista di frasi, non una frase sola. Scrivi [frase].")
@@ -169,7 +169,13 @@ class Tokenizer:
         output, chosen = io.BytesIO(), reservoir_sample(sentences, max_sentences, seed)
         if not all(isinstance(sentence, str) for sentence in chosen):
             raise AnnotatedError("fra le frasi c'è qualcosa che non è testo. Correggilo o toglilo.")
-        if chosen and all(len(text.encode(errors="replace")) > 4192 for text in chosen):
+        if not any(map(str.strip, chosen)):
+            raise AnnotatedError("non c'è nessuna frase da cui imparare i pezzi. Dai un testo che ne abbia.")
+        try:
+            shortest = min(len(text.encode()) for text in chosen)
+        except UnicodeEncodeError as error:  # byte che Python non sa decodificare
+            raise AnnotatedError("una frase non è testo UTF-8. Correggi il file da cui viene.") from error
+        if shortest > 4192:
             told = "ogni frase supera i 4.192 byte, e SentencePiece salta le frasi così lunghe"
             raise AnnotatedError(f"{told}. Dividile.")
         try:

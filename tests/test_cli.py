@@ -1,5 +1,6 @@
 """La riga di comando: addestra, riprende, traduce, valuta; e dice in una riga che cosa non va."""
 
+import argparse
 import gzip
 import json
 import lzma
@@ -11,7 +12,6 @@ import shutil
 import subprocess
 import sys
 import time
-from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 
@@ -110,7 +110,7 @@ def test_another_seed_learns_its_own_vocabulary(tmp_path: Path, capsys: pytest.C
     "Quello tenuto da parte vale per gli stessi file, con lo stesso seme."
     data = write_data(tmp_path / "dati")
     for seed in (1, 2, 1):
-        cli._corpus_vocabulary(Namespace(vocab_size=400, seed=seed), tmp_path, [data / "train.tsv"], {})
+        cli._corpus_vocabulary(argparse.Namespace(vocab_size=400, seed=seed), tmp_path, [data / "train.tsv"], {})
     assert len(list((tmp_path / "data").glob("*.model"))) == 2
     assert capsys.readouterr().err.count("imparo 400 pezzi") == 2
 
@@ -188,7 +188,7 @@ def test_standard_input_is_translated_as_it_arrives(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("sys.stdin", os.fdopen(reading, encoding="utf-8"))
     with os.fdopen(writing, "wb", buffering=0) as pipe:
         pipe.write("\ufeffuna\ndue\ntre, a m".encode())
-        _, chunks = cli._sentences(Namespace(text=None, input=None))
+        _, chunks = cli._sentences(argparse.Namespace(text=None, input=None))
         assert next(chunks) == (1, ["una", "due"])  # senza aspettare la fine
         pipe.write("età\n".encode())
         assert next(chunks) == (3, ["tre, a metà"])
@@ -202,7 +202,7 @@ def test_at_a_terminal_an_empty_line_is_nothing(
     keyboard, terminal = os.openpty()
     monkeypatch.setattr("sys.stdin", os.fdopen(terminal, encoding="utf-8"))
     os.write(keyboard, b"una\n\ndue\n\x04")
-    _, chunks = cli._sentences(Namespace(text=None, input=None))
+    _, chunks = cli._sentences(argparse.Namespace(text=None, input=None))
     assert [sentence.strip() for _, chunk in chunks for sentence in chunk] == ["una", "due"]
     assert "Ctrl+D" in capsys.readouterr().err
 
@@ -240,7 +240,7 @@ def test_the_options_reach_the_beam_search(
 def test_lines_are_numbered_and_unknown_letters_told_once(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     "Anche se le frasi arrivano a gruppi."
     chunks = iter([(1, ["A €.", "A £."]), (3, ["Two €."])])
-    options = Namespace(beam=1, alpha=0.6, max_tokens=None, n_best=1)
+    options = argparse.Namespace(beam=1, alpha=0.6, max_tokens=None, n_best=1)
     lines = list(cli._translations(options, *load_pretrained(str(model)), "standard input", chunks))
     assert [line.split("\t")[0] for line in lines] == ["1", "2", "3"]
     assert capsys.readouterr().err.count("€") == 1
@@ -686,6 +686,13 @@ def test_the_version_is_the_one_of_the_package(
     with pytest.raises(SystemExit, match="0"):
         main(["--version"])
     assert capsys.readouterr().out == f"annotated {annotated.__version__}\n"
+
+
+def test_who_calls_main_keeps_their_own_language(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(argparse, "_", str.upper)
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    assert argparse._ is str.upper  # type: ignore[attr-defined]
 
 
 FULL = [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried …"), RuntimeError("altro")]

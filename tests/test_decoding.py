@@ -224,6 +224,8 @@ def test_int8_rounds_every_linear_layer_and_mixes_no_rows(model: Transformer, sr
     assert torch.equal(W_q(0 * x), W_q.bias.expand(6, 1, 32))
     with pytest.raises(AnnotatedError, match="«int8» si fa da un modello"):
         with_precision(light, "int8")
+    with pytest.raises(AnnotatedError, match="«fp32» si fa da un modello"):
+        with_precision(light, "fp32")
     with pytest.raises(AnnotatedError, match="«int8» si fa da un modello"):
         with_precision(with_precision(model, "fp16"), "int8")
     exact, rounded = model(src, src), light(src, src)

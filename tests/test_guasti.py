@@ -1,5 +1,6 @@
 """Ciò che un addestramento lungo non perdona: cartelle usate, riprese a vuoto, vocabolari che cambiano, attese."""
 
+import copy
 import json
 import math
 import multiprocessing
@@ -13,7 +14,7 @@ from argparse import Namespace
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -603,15 +604,31 @@ def test_a_model_of_another_vocabulary_is_not_written(setting: Setting, tmp_path
     assert not list(tmp_path.rglob("*.safetensors"))
 
 
-def test_integer_weights_are_not_written(setting: Setting, tmp_path: Path) -> None:
-    tokenizer = setting[0]
-    model = Transformer(Config(tokenizer.vocab_size, **SHAPE))
+def test_weights_that_would_not_load_are_not_written(setting: Setting, tmp_path: Path) -> None:
+    tokenizer, corpus, validation = setting
+    model = Transformer(Config(tokenizer.vocab_size, **SHAPE)).eval()
     save_model(tmp_path, model, tokenizer)
     before = (tmp_path / "model.safetensors").read_bytes()
-    with pytest.raises(AnnotatedError, match="int8"):
-        save_model(tmp_path, with_precision(model.eval(), "int8"), tokenizer)
-    assert (tmp_path / "model.safetensors").read_bytes() == before
+    wrapped, broken = cast(Transformer, torch.compile(model)), copy.deepcopy(model)
+    broken.embedding.weight.data[5, 0] = torch.nan
+    for wrong, told in ((with_precision(model, "int8"), "int8"), (wrapped, "torch.compile"), (broken, "infinito")):
+        for write in (save_model, publish_model):
+            with pytest.raises(AnnotatedError, match=told):
+                write(tmp_path, wrong, tokenizer)
+        with pytest.raises(AnnotatedError, match=told):
+            train(wrong, tokenizer, corpus, validation, SHORT, tmp_path / "m")
+    assert (tmp_path / "model.safetensors").read_bytes() == before and not (tmp_path / "m").exists()
     load_model(tmp_path)
+
+
+def test_weights_are_read_in_float32(setting: Setting, tmp_path: Path) -> None:
+    save_model(tmp_path, Transformer(Config(setting[0].vocab_size, **SHAPE)), setting[0])
+    torch.set_default_dtype(torch.float64)
+    try:
+        model, _ = load_model(tmp_path)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert {p.dtype for p in model.parameters()} == {torch.float32}
 
 
 # --- una ripresa con altre frasi, e perché ci si ferma

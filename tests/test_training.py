@@ -592,6 +592,11 @@ def test_a_sentence_is_not_a_list_and_minus_one_is_not_the_last() -> None:
     assert tokenizer.decode(iter(tokenizer.encode(["The dog."]))) == ["The dog."]  # type: ignore[arg-type]
     with pytest.raises(AnnotatedError, match="ogni frase supera i 4.192 byte"):
         Tokenizer.train(["la casa rossa " * 400], 40)
+    for nothing in ([], ["", " "]):
+        with pytest.raises(AnnotatedError, match="non c'è nessuna frase"):
+            Tokenizer.train(nothing, 40)
+    with pytest.raises(AnnotatedError, match="non è testo UTF-8"):
+        Tokenizer.train(["la casa rossa"] * 50 + ["caff\udce9"], 20)
     both = ["The dog saw the cat.", "The cat."]
     assert tokenizer.decode(pad(tokenizer.encode(both))) == both
     with pytest.raises(AnnotatedError, match="serve una lista di frasi"):
