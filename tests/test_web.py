@@ -380,6 +380,126 @@ def test_loads_translates_and_switches_a_head_off(visit: Visit, folders: dict[st
     expect(page.get_by_role("button", name="strato 3, testa 1, spenta")).to_have_count(1)
 
 
+def continued(name: str, text: str, prefix: list[str]) -> list[str]:
+    "I pezzi che Python scrive, con greedy, se i primi sono già decisi; EOS compreso."
+    tokenizer, (model, src, _) = loaded(name)[1], answer(name, text)
+    pieces = tokenizer.pieces(list(range(tokenizer.vocab_size)))
+    ids = [pieces.index(piece) for piece in prefix]
+    while not ids or ids[-1] != EOS:
+        with torch.inference_mode():
+            ids.append(EOS + int(model(src, torch.tensor([[BOS, *ids]]))[0, -1, EOS:].argmax()))
+    return tokenizer.pieces(ids)
+
+
+def read(pieces: list[str]) -> str:
+    return "".join(pieces).removesuffix("</s>").replace("▁", " ").strip()
+
+
+def candidate(page: Page, piece: str, written: str) -> Locator:
+    return page.get_by_role("button", name=f"scrivi «{piece}» al posto di «{written}»: ")
+
+
+def assert_written(page: Page, pieces: list[str], told: str) -> None:
+    "La traduzione finita, pezzo per pezzo, e ciò che la pagina dice di avervi imposto."
+    expect(page.locator(".imposto")).to_have_text(told)
+    expect(page.locator(".traduzione")).to_have_text(read(pieces))
+    expect(page.locator(".stato")).not_to_have_text("Traduco…")
+    shown = [rf"^·?{re.escape(piece.removeprefix('▁'))}(\d+ %)?$" for piece in pieces]  # il peso, sotto il pezzo
+    expect(italian(page)).to_have_text([re.compile(label) for label in shown])
+    expect(page.get_by_role("button", name="Lascia fare al modello")).to_have_count(int(told != ""))
+
+
+def test_reader_imposes_pieces(visit: Visit, folders: dict[str, Path]) -> None:
+    "Su una risposta pronta e poi su quelle vive: il seguito è ciò che Python scrive dallo stesso inizio."
+    page, name, text = visit.page, "small-en-it", SENTENCES[0]
+    free, plural = continued(name, text, []), continued(name, text, ["▁Gli"])
+    assert plural[1] == "▁animali" and "▁hanno" in plural  # l'accordo viene dietro: lo dice il libro
+    page.goto(f"file://{folders[name] / 'index.html'}")
+    for at, piece, button in ((10, "via", "No, grazie"), (0, "Gli", "Carica il modello (circa 8 MB)")):
+        italian(page).nth(4).click()
+        candidate(page, "ha", "non").click()
+        italian(page).nth(at).click()
+        candidate(page, piece, free[at].removeprefix("▁")).click()  # si è cambiata idea prima che il modello arrivi
+        expect(page.locator(".offerta")).to_contain_text("Per scegliere un pezzo il modello deve arrivare")
+        expect(page.locator(".imposto")).to_have_text(f"Imposto: «{piece}».")
+        page.get_by_role("button", name=button).click()
+        assert_written(page, *((free, "") if at else (plural, "Imposto: «Gli».")))
+    expect(page.locator(".traduzione")).to_be_in_viewport()
+    expect(page.locator(".candidati .titolo")).to_have_text("Passo 1: che cosa poteva scrivere")
+    at = plural.index("▁era")
+    italian(page).nth(at).click()
+    candidate(page, "erano", "era").click()  # un altro, più avanti: il primo resta
+    assert_written(page, continued(name, text, [*plural[:at], "▁erano"]), "Imposto: «Gli» e «erano».")
+    expect(page.locator(".traduzione")).to_be_in_viewport()
+    page.get_by_role("button", name="Lascia fare al modello").click()
+    assert_written(page, free, "")
+    expect(page.locator(".risposta")).to_be_focused()  # il bottone non c'è più
+    italian(page).nth(len(free) - 2).click()
+    candidate(page, "</s>", ".").click()  # la traduzione finisce lì
+    assert_written(page, [*free[:-2], "</s>"], "Imposto: «</s>».")
+    italian(page).first.click()
+    candidate(page, "Gli", "L").click()  # più indietro: ciò che veniva dopo cade
+    assert_written(page, plural, "Imposto: «Gli».")
+    page.get_by_role("button", name="Traduci", exact=True).click()
+    assert_written(page, free, "")
+
+
+def test_reader_imposes_a_piece_on_a_model_without_a_head(tab: Visit, folders: dict[str, Path]) -> None:
+    "Imporre non riaccende, spegnere non libera; e le due traduzioni, con la testa e senza, cominciano uguali."
+    page, name, text, prefix = tab.page, "small-en-it", SENTENCES[0], continued("small-en-it", SENTENCES[0], ["▁Gli"])
+    at = prefix.index("▁era")
+    prefix[at:] = ["▁erano"]
+    whole, whole_other = (continued(name, text, [*prefix, *more]) for more in ([], ["▁davvero"]))
+    with without_heads(loaded(name)[0], [Head("cross", 2, 0)]):
+        off, other = (continued(name, text, [*prefix, *more]) for more in ([], ["▁davvero"]))
+        free = continued(name, text, [])
+    assert off != whole and other != whole_other
+    page.goto(f"file://{folders[name] / 'index.html'}")
+    italian(page).first.click()
+    candidate(page, "Gli", "L").click()
+    page.get_by_role("button", name="Carica il modello").click()
+    italian(page).nth(at).click()
+    candidate(page, "erano", "era").click()
+    assert_written(page, whole, "Imposto: «Gli» e «erano».")
+    page.get_by_role("button", name="spegni la testa 3.1").click()
+    assert_written(page, off, "Imposto: «Gli» e «erano».")
+    expect(page.locator(".stato")).to_contain_text(f"Con tutte le teste accese: «{read(whole)}»")
+    italian(page).nth(at + 1).click()
+    candidate(page, "davvero", "troppo").click()
+    assert_written(page, other, "Imposto: «Gli», «erano» e «davvero».")
+    expect(page.locator(".stato")).to_contain_text(f"Con tutte le teste accese: «{read(whole_other)}»")
+    page.get_by_role("button", name="Lascia fare al modello").click()
+    assert_written(page, free, "")
+    expect(page.locator(".stato")).to_contain_text(f"Con tutte le teste accese: «{greedy_text(name, text)}»")
+
+
+def test_a_piece_is_imposed_with_the_keyboard(tab: Visit, folders: dict[str, Path]) -> None:
+    page, text, free = tab.page, SENTENCES[1], continued("mini", SENTENCES[1], [])
+    at = free.index("▁essa")
+    changed = continued("mini", text, [*free[:at], "▁esso"])
+    assert (free[-3], changed[-3]) == ("▁larga", "▁largo")  # l'aggettivo segue il pronome imposto
+
+    def reach(button: Locator) -> None:
+        for _ in range(40):
+            page.keyboard.press("Tab")
+            if button.evaluate("button => button === button.getRootNode().activeElement"):
+                return page.keyboard.press("Enter")
+        pytest.fail("con Tab non ci si arriva")
+
+    page.goto(f"file://{folders['mini'] / 'index.html'}")
+    page.get_by_text("encoder", exact=True).click()  # dove si guarda la frase, il passo è quello che la decide
+    reach(page.get_by_role("button", name=text))
+    reach(candidate(page, "esso", "essa"))
+    expect(page.get_by_role("button", name="Carica il modello")).to_be_focused()
+    page.keyboard.press("Enter")
+    assert_written(page, changed, "Imposto: «esso».")
+    expect(page.locator(".candidati .titolo")).to_contain_text(f"Passo {at + 1}:")  # e resta quello
+    reach(page.get_by_role("button", name="Lascia fare al modello"))
+    assert_written(page, free, "")
+    reach(candidate(page, "esso", "essa"))  # i candidati vengono subito dopo la risposta
+    assert_written(page, changed, "Imposto: «esso».")
+
+
 def test_inside_a_weight(visit: Visit, folders: dict[str, Path]) -> None:
     page, folder, (N, h, row) = visit.page, folders["small-en-it"], (2, 1, 4)
     page.goto(f"file://{folder / 'index.html'}")
@@ -563,6 +683,11 @@ def test_reader_does_not_wait_for_another_model(tab: Visit, folders: dict[str, P
     page.evaluate("arrive()")
     expected = greedy_text("small-en-it", "The cat was tired.")
     expect(page.locator(".traduzione")).to_have_text(expected)
+    page.locator(".candidati").get_by_role("button").first.click()
+    expect(page.locator(".imposto")).to_contain_text("Imposto: «")
+    page.get_by_label("Una frase in inglese").fill("")
+    page.get_by_role("radio", name="mini").click()
+    expect(page.locator(".imposto")).to_have_text("")  # era un pezzo dell'altro modello
 
 
 def test_a_newer_request_stops_the_reading(tab: Visit, folders: dict[str, Path]) -> None:
@@ -717,6 +842,7 @@ def test_two_models_in_a_box(visit: Visit, folders: dict[str, Path], tmp_path: P
     page.locator("#b .pezzo").first.click()
     assert "modello=small-en-it" not in page.url  # finché non traduce, l'indirizzo resta quello di ciò che si vede
     expect(page.locator("#b .risposta")).to_contain_text("Traduzione di «The dog was tired.» (mini):")
+    expect(page.locator("#b").get_by_role("button", name="scrivi «")).to_have_count(0)  # erano dell'altro modello
     page.locator("#b").get_by_role("button", name="No, grazie").click()  # si torna al modello di ciò che si vede
     expect(page.locator("#b").get_by_role("radio", name=names[0])).to_be_checked()
     page.goto("about:blank")

@@ -32,7 +32,10 @@ function headVectors({ weights, q, K }, h) { // → query (d_k,), chiavi (S, d_k
 
 // Un pezzo come testo: uno sconosciuto si copia dalla frase, divisa in `read`, dove il modello guarda.
 const nameOf = (tokenizer, read, id, from) => (id === UNK ? read[from] : tokenizer.pieces[id]);
+const idOf = (tokenizer, name) => (name === tokenizer.pieces[EOS] ? EOS : tokenizer.ids.get(name) ?? UNK); // e ritorno
 const translationOf = (tokenizer, read, steps) => tokenizer.join(steps.flatMap(({ id, from }) => (id === EOS ? [] : [nameOf(tokenizer, read, id, from)])));
+
+const labelOf = (piece) => axis([OPENS, piece]).pieces[1]; // «·» davanti, se continua una parola
 
 // L'esito del modello vivo, dai passi che ha scritto fin qui.
 function liveResult({ model, tokenizer }, text, encoded, steps) {
@@ -71,18 +74,20 @@ function modelAt(url, progress) {
 class LiveBox {
   constructor(host, styles, data, ready) { // `ready`: di ogni modello, gli esiti delle frasi pronte
     const shadow = host.attachShadow({ mode: "open" }), [viewerStyle, style] = styles;
-    // `off`: le teste spente; `plain`: la traduzione con tutte accese; `run`: quale richiesta è l'ultima; `picked`: il passo di
-    // cui si vedono i candidati, se lo si è scelto; `looking`: che cosa si va a guardare dopo la traduzione; `loading`: i modelli
-    // che stanno arrivando; `spent`: il tempo del calcolo
-    Object.assign(this, { host, data, m: 0, live: null, ready, result: null, off: new Set(), plain: "", run: 0, whole: new Map(), loading: new Set(), spent: 0, asked: "", picked: null, wanted: null, looking: null });
+    // `off`: le teste spente; `plain`: la traduzione con tutte accese; `prefix`: i pezzi con cui la traduzione deve cominciare, e
+    // `imposed` i posti di quelli che ha scelto chi legge; `run`: quale richiesta è l'ultima; `picked`: il passo di cui si vedono i
+    // candidati, se lo si è scelto; `looking`: che cosa si va a guardare dopo la traduzione; `loading`: i modelli che stanno
+    // arrivando; `spent`: il tempo del calcolo
+    Object.assign(this, { host, data, m: 0, live: null, ready, result: null, off: new Set(), plain: "", prefix: [], imposed: [], run: 0, whole: new Map(), loading: new Set(), spent: 0, asked: "", picked: null, wanted: null, looking: null });
     [this.from, this.to] = data.models[0].languages; // le sigle delle due lingue, se si sanno
     this.offer = html("div", { class: "offerta", hidden: true });
     this.status = html("p", { role: "status", class: "stato" });
     this.warning = html("p", { role: "status", class: "avviso" });
+    this.told = html("p", { role: "status", class: "imposto" });
     this.said = html("p", { role: "status", class: "detto" }); // per chi ascolta: la traduzione
     this.choices = html("div", { class: "modelli" });
     this.answer = html("div", { class: "esito" });
-    this.reply = html("div", { class: "risposta", tabindex: -1 }, this.said, this.status, this.warning, this.answer);
+    this.reply = html("div", { class: "risposta", tabindex: -1 }, this.said, this.status, this.warning, this.told, this.answer);
     this.candidates = html("section", { class: "candidati" });
     this.pieces = html("div", { class: "esito", pointerleave: () => this.viewer.set({ over: null }) }); // le file dentro si rifanno
     const figure = html("div");
@@ -149,7 +154,9 @@ class LiveBox {
   }
 
   async translate(shown) { // `shown`: la frase di cui si vede la risposta; se manca, quella della casella
-    const text = shown ?? this.box.value.trim(), coming = this.loading.has(this.m), ready = !this.off.size && this.known(text);
+    const text = shown ?? this.box.value.trim(), coming = this.loading.has(this.m);
+    if (text && !shown) this.release(); // dalla casella si riparte liberi
+    const ready = !this.off.size && !this.prefix.length && this.known(text);
     this.offer.hidden = !coming;
     if (text !== this.asked) this.picked = this.chosen = null;
     this.asked = text;
@@ -188,17 +195,19 @@ class LiveBox {
     return (await this.follow(this.live.model.reading(ids), off, mine)).at(-1);
   }
 
-  async writeWhole(text, ids, mine) { // la traduzione con tutte le teste accese
+  async writeWhole(text, ids, prefix, mine) { // la traduzione con tutte le teste accese
     const off = new Set(), encoded = await this.read(ids, off, mine);
-    const steps = await this.follow(this.live.model.write(ids, { encoded }), off, mine);
+    const steps = await this.follow(this.live.model.write(ids, { prefix, encoded }), off, mine);
     return translationOf(this.live.tokenizer, this.live.tokenizer.split(text), steps);
   }
 
   // Scrive la traduzione un pezzo alla volta, e ogni tanto la mostra.
   async write(text, ids, mine) {
-    if (this.off.size) this.plain = this.known(text)?.translation ?? this.whole.get(`${this.m} ${text}`) ?? (await this.writeWhole(text, ids, mine));
+    const key = JSON.stringify([this.m, text, this.prefix]), prefix = this.prefix.map((name) => idOf(this.live.tokenizer, name));
+    const ready = prefix.length ? null : this.known(text);
+    if (this.off.size) this.plain = ready?.translation ?? this.whole.get(key) ?? (await this.writeWhole(text, ids, prefix, mine));
     this.spent = 0;
-    const encoded = await this.read(ids, this.off, mine), writing = this.live.model.write(ids, { encoded });
+    const encoded = await this.read(ids, this.off, mine), writing = this.live.model.write(ids, { prefix, encoded });
     const { picked, focus } = (this.chosen ??= { picked: this.picked, focus: this.viewer.state.focus }); // quelli di chi legge, anche se un'altra scrittura s'è interrotta
     const { k } = this.viewer.state, steps = [], result = () => liveResult(this.live, text, encoded, steps);
     let drawn = performance.now(), cost = 0; // di tutto il tempo, il disegno ne prende al più un quinto
@@ -214,14 +223,15 @@ class LiveBox {
       [drawn, cost] = [performance.now(), performance.now() - start];
     }
     this.picked = picked;
-    this.finish(result(), `${steps.length} pezzi in ${duration(this.spent)}, qui nel tuo browser.`, this.viewer.state.k === k ? { focus } : {});
+    const done = result();
+    if (!this.off.size) this.whole.set(key, done.translation);
+    this.finish(done, `${steps.length} pezzi in ${duration(this.spent)}, qui nel tuo browser.`, this.viewer.state.k === k ? { focus } : {});
   }
 
   finish(result, message = "", change = {}) {
     this.viewer.slots.riquadro.setAttribute("aria-live", "polite");
     this.show(result, this.wanted ?? change); // ciò che l'indirizzo chiede, la prima volta
     this.wanted = this.chosen = null;
-    if (!this.off.size) this.whole.set(`${this.m} ${result.text}`, result.translation);
     const before = this.off.size ? ` Con tutte le teste accese: «${this.plain}»` : "";
     this.say(`${message}${before}`.trim());
     this.said.textContent = `Traduzione: ${result.translation}`;
@@ -251,7 +261,7 @@ class LiveBox {
 
   // Senza modello e senza risposta pronta: si chiede prima di scaricare.
   ask(shown) {
-    const { size } = this, why = this.off.size ? "Per spegnere una testa" : "Per questa frase";
+    const { size } = this, why = this.prefix.length ? "Per scegliere un pezzo" : this.off.size ? "Per spegnere una testa" : "Per questa frase";
     const load = html("button", { type: "button", class: "forte", "aria-describedby": "perche", keydown: (event) => event.repeat && event.preventDefault(), click: () => this.fetchModel(shown) }, `Carica il modello (${size})`);
     const refuse = html("button", { type: "button", click: () => this.giveUp("Va bene: le frasi pronte rispondono senza scaricare nulla.") }, "No, grazie");
     fill(this.offer, [
@@ -269,6 +279,7 @@ class LiveBox {
     this.looking = null;
     this.warning.textContent = "";
     this.off.clear();
+    this.release();
     if (this.result) {
       this.m = this.result.m; // si torna al modello di ciò che si vede
       this.show(this.result);
@@ -314,6 +325,7 @@ class LiveBox {
   }
 
   async begin() { // un altro modello: se i suoi pesi ci sono già si usa, se no rispondono le frasi pronte
+    this.release();
     if (this.loading.has(this.m)) this.fetchModel(); // sta arrivando: se ne rivede la barra
     else if (!(await this.adopt())) return;
     this.translate();
@@ -331,8 +343,23 @@ class LiveBox {
     this.translate(this.result.text);
   }
 
-  restore() {
-    this.off.clear();
+  // Il candidato toccato al passo t: da lì in poi il modello continua da solo.
+  impose(t, piece) {
+    const { text, maps } = this.result, written = maps[CROSS].queries;
+    const before = this.imposed.filter((place) => place < t && this.prefix[place] === written[place]);
+    Object.assign(this, { asked: text, prefix: [...written.slice(0, t), piece], imposed: [...before, t], picked: t, chosen: null });
+    this.told.textContent = `Imposto: ${list(this.imposed.map((place) => `«${labelOf(this.prefix[place])}»`))}.`;
+    this.reply.focus(); // il bottone sparisce, e si vede la traduzione
+    this.translate(text);
+  }
+
+  release() {
+    this.prefix = this.imposed = [];
+    this.told.textContent = "";
+  }
+
+  undo(change) { // si torna indietro su ciò che è spento o imposto
+    change();
     this.reply.focus({ preventScroll: true }); // il bottone sparisce
     this.translate(this.result.text);
   }
@@ -428,8 +455,9 @@ class LiveBox {
     const { twin } = this;
     const swap = twin && html("button", { type: "button", "data-chiave": "scambia", click: () => this.choose(twin.text) },
       "Metti ", html("i", { lang: this.from }, twin.other), " al posto di ", html("i", { lang: this.from }, twin.word));
-    const on = this.off.size > 0 && html("button", { type: "button", "data-chiave": "accendi", click: () => this.restore() }, "Riaccendi tutte le teste");
-    return html("div", { class: "gruppo" }, swap, on);
+    const on = this.off.size > 0 && html("button", { type: "button", "data-chiave": "accendi", click: () => this.undo(() => this.off.clear()) }, "Riaccendi tutte le teste");
+    const free = this.prefix.length > 0 && html("button", { type: "button", "data-chiave": "libera", click: () => this.undo(() => this.release()) }, "Lascia fare al modello");
+    return html("div", { class: "gruppo" }, swap, on, free);
   }
 
   // Il passo che si mostra se non se ne è scelto uno: quello in cui ci si separa dalla stessa frase con tutte le teste, o dalla
@@ -441,11 +469,16 @@ class LiveBox {
     return apart ?? hesitation(this.result);
   }
 
-  // I primi cinque candidati del pezzo scritto che si è scelto.
+  // I primi cinque candidati del pezzo scritto che si è scelto. Si impone un altro al posto di quello scritto, se il modello è ancora quello.
   drawCandidates() {
-    const t = this.picked ?? this.telling, label = ([piece]) => axis([OPENS, piece]).pieces[1];
-    const bars = this.result.candidates[t].map((one) => html("li", { "data-scelto": String(one[0] === this.result.maps[CROSS].queries[t]) },
-      html("span", { lang: this.to }, label(one)), html("span", { class: "barra", style: `--lunghezza: ${100 * one[1]}%` }), html("span", { class: "cifra" }, `${decimal(100 * one[1], 1)} %`)));
+    const t = this.picked ?? this.telling, written = this.result.maps[CROSS].queries[t];
+    const bars = this.result.candidates[t].map(([piece, probability]) => {
+      const label = labelOf(piece), figure = `${decimal(100 * probability, 1)} %`, name = `scrivi «${label}» al posto di «${labelOf(written)}»: ${figure}`;
+      const row = [html("span", { lang: this.to }, label), html("span", { class: "barra", style: `--lunghezza: ${100 * probability}%` }), html("span", { class: "cifra" }, figure)];
+      const still = piece === written || this.result.m !== this.m;
+      return html("li", { "data-scelto": String(piece === written) },
+        still ? html("div", {}, ...row) : html("button", { type: "button", "aria-label": name, "data-chiave": piece, click: () => this.impose(t, piece) }, ...row));
+    });
     return [html("p", { class: "titolo" }, `Passo ${t + 1}: che cosa poteva scrivere`), html("ol", {}, ...bars)];
   }
 

@@ -286,8 +286,8 @@ class Transformer {
 
   // Scrive la traduzione un pezzo alla volta, ogni volta il più probabile (greedy), e a ogni pezzo rende ciò che è successo: i
   // candidati con le probabilità, i pesi, le query e le chiavi; e, se nella frase c'è uno sconosciuto, il posto di quello più
-  // guardato, in media su tutte le teste: lo si copia dove la traduzione ha UNK.
-  *write(source, { extra = 50, encoded = this.encode(source) } = {}) { // source (S,), EOS compreso
+  // guardato, in media su tutte le teste: lo si copia dove la traduzione ha UNK. I primi pezzi possono essere già decisi: `prefix`.
+  *write(source, { extra = 50, prefix = [], encoded = this.encode(source) } = {}) { // source (S,), EOS compreso
     const unknown = source.flatMap((piece, s) => (piece === UNK ? [s] : []));
     const cache = this.emptyCache(), limit = Math.min(source.length + extra, this.config.max_len); // EOS compreso
     let id = BOS;
@@ -297,7 +297,7 @@ class Transformer {
       const top = best(logits, TOP, unknown.length > 0);
       const looked = (s) => sum(attention.cross.flatMap(({ weights }) => weights.map((row) => row[s])));
       const from = unknown.length ? unknown.reduce((a, b) => (looked(b) > looked(a) ? b : a)) : null;
-      id = t === limit - 1 ? EOS : top[0];
+      id = t === limit - 1 ? EOS : prefix[t] ?? top[0];
       yield { id, from, candidates: top.map((id) => ({ id, probability: probabilities[id] })), ...attention };
     }
   }
