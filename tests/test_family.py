@@ -6,7 +6,7 @@ from torch import Tensor
 
 from annotated.common import BOS, EOS, PAD, UNK, AnnotatedError
 from annotated.masks import causal_mask
-from annotated.study.family import LanguageModel, continue_text, mask_tokens, prefix_mask
+from annotated.study.family import LanguageModel, continue_text, mask_tokens, nucleus, prefix_mask
 from annotated.transformer import Config
 
 V, MASK = 30, 4
@@ -91,11 +91,38 @@ def test_nothing_is_written_after_the_end(model: LanguageModel) -> None:
     assert ended.max() == 1 and (out[(ended.cumsum(1) > 1)] == PAD).all() and not (out[ended == 0] == PAD).any()
 
 
+@pytest.mark.parametrize("top_p", [1e-3, 0.3, 0.7, 1.0])
+def test_the_nucleus_is_the_smallest_that_reaches_its_share(top_p: float) -> None:
+    p = torch.randn(50, V, generator=torch.Generator().manual_seed(0)).mul(2).softmax(dim=-1)
+    for row, kept in zip(p, nucleus(p, top_p), strict=True):
+        words = row.sort(descending=True).indices.tolist()
+        share, inside = 0.0, []
+        while words and share < top_p:
+            inside.append(words.pop(0))
+            share += row[inside[-1]].item()
+        assert torch.equal(kept[inside], row[inside]) and not kept[words].any()
+
+
+def test_words_are_drawn_in_the_nucleus(model: LanguageModel) -> None:
+    start = tokens(1, 2).expand(300, 2)
+    logits = model(start[:1], causal_mask(2))[0, -1]
+    logits[:EOS] = -torch.inf
+    inside = nucleus((logits / 2.0).softmax(dim=-1)[None], 0.5)[0].nonzero()[:, 0]
+    free, kept = (
+        continue_text(model, start, 1, False, 2.0, top_p, torch.Generator().manual_seed(0))[:, 2].unique()
+        for top_p in (1.0, 0.5)
+    )
+    assert torch.equal(kept, inside) and len(free) > len(inside) > 1
+
+
 def test_continuations_that_cannot_work_say_so(model: LanguageModel) -> None:
     with pytest.raises(AnnotatedError, match="riempitivo"):
         continue_text(model, torch.tensor([[BOS, 7, PAD]]), 2)
     with pytest.raises(AnnotatedError, match="temperatura"):
         continue_text(model, tokens(1, 3), 2, temperature=-1.0)
+    for top_p in (0.0, 1.1, float("nan")):
+        with pytest.raises(AnnotatedError, match="top_p"):
+            continue_text(model, tokens(1, 3), 2, temperature=1.0, top_p=top_p)
     assert continue_text(model, tokens(1, 11), 2).size(1) == 13  # la tredicesima parola non si rilegge
     model.embedding.weight.data[EOS] *= 100  # anche se finirebbe prima: non dipende da ciò che scrive
     with pytest.raises(ValueError, match="max_len"):
