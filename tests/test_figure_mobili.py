@@ -189,6 +189,8 @@ def test_keyboard_and_finger(visit: Visit, kind: str) -> None:
     if figure.texts() == before:  # il cursore era in fondo
         page.keyboard.press("ArrowLeft")
     assert figure.texts() != before
+    said = "all => all.every(shown => shown.parentElement.querySelector('input').ariaValueText === shown.textContent)"
+    assert figure.box.locator("label > output").evaluate_all(said), "un cursore dice un altro numero"
     expect(figure.box).to_be_visible()
     assert figure.box.evaluate("box => box.scrollWidth <= box.clientWidth")
     assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")

@@ -119,9 +119,13 @@ def test_page(visit: Visit, name: str) -> None:
     assert page.evaluate(f"Promise.all({images}.map(i => i.decode())).then(() => true)")
     assert page.evaluate(f"{images}.every(i => i.alt.trim())"), "una figura non ha testo alternativo"
     assert page.evaluate(FITS)
+    phone = page.viewport_size["width"] < 500
+    if phone:  # ingrandita quattro volte
+        page.set_viewport_size({"width": 320, "height": 256})
+        assert page.evaluate(FITS)
+        page.set_viewport_size({"width": 390, "height": 844})
     assert not [text for text in page.locator("td code").all_text_contents() if "span>" in text]
     check_accessible(page, but=COLORS, preload=False)
-    phone = page.evaluate("innerWidth") < 500
     page.add_style_tag(content="* { animation: none !important; }")  # un riquadro che si apre è a mezza tinta
     page.evaluate(OPEN)
     if not phone:  # la barra di scorrimento, che un browser senza finestra non disegna
@@ -206,23 +210,35 @@ def test_controls_speak_italian(visit: Visit) -> None:
         .map(e => e.getAttribute(name)))""")
     labels += page.locator(".bd-header-article, .prev-next-footer, .bd-footer-content").all_text_contents()
     assert len(labels) > 20 and not [label for label in labels if ENGLISH.search(label)]
+    assert page.locator("[class*='fa-']:not([aria-hidden='true'])").count() == 0, "un'icona è anche un nome"
+    assert page.locator("dialog:not([aria-label])").count() == 0
+    named = "all => all.every(button => button.ariaLabel === button.dataset.toggleHint)"
+    assert page.locator(".toggle-button").evaluate_all(named)
+    page.locator(".toggle-button").first.click()
+    expect(page.get_by_role("button", name="Nascondi la soluzione")).to_have_count(1)
+    assert page.locator(".toggle-button").evaluate_all(named)
     issue = page.get_by_text("Segnala un errore").locator("xpath=ancestor::a").get_attribute("href") or ""
     assert issue.endswith("?template=errore-nel-testo.yml&dove=" + quote(f"{BASE}02_attenzione.html", safe=""))
     assert page.locator(".search-button__button:visible").count() == 1, "una casella o una lente, non due"
 
 
 def test_menus_open(visit: Visit) -> None:
-    "Gli indici del libro e della pagina: si aprono sopra il testo; su uno schermo largo il primo si chiude."
+    """Gli indici del libro e della pagina: si aprono sopra il testo; su uno schermo largo il primo si chiude.
+
+    Chi li lascia torna al loro pulsante.
+    """
     page = visit.page
     page.goto(f"file://{HTML / '02_attenzione.html'}")
     phone = page.evaluate("innerWidth") < 500
     for menu in ("primary", "secondary"):
-        page.locator(f".{menu}-toggle:visible").click()
+        toggle = page.locator(f".{menu}-toggle:visible")
+        toggle.click()
         if phone or menu == "secondary":
             expect(page.locator(f"#pst-{menu}-sidebar-modal")).to_have_attribute("open", "")
             page.keyboard.press("Escape")
         else:
             expect(page.locator(".bd-sidebar-primary")).to_be_hidden()
+        expect(toggle).to_be_focused()
 
 
 def test_the_page_contents_close_once_chosen(visit: Visit) -> None:
@@ -300,6 +316,7 @@ def test_saved_charts_have_a_name(visit: Visit) -> None:
     page.locator(".vega-lite").first.scroll_into_view_if_needed()
     name = page.locator(".vega-actions a").first
     expect(name).to_have_attribute("download", "le-lancette.svg")
+    assert page.locator(".vega-lite [aria-label*='x2:']").count() == 0, "una lancetta dice le sue dodici cifre"
 
 
 SEARCHES = {  # che cosa si cerca, e una sezione che dev'essere fra le prime quattro
@@ -350,6 +367,8 @@ def test_charts_follow_the_theme(visit: Visit) -> None:
     chart.scroll_into_view_if_needed()
     expect(chart).to_have_class(re.compile("vega-embed"), timeout=20_000)
     assert chart.evaluate(seen) == expected
+    expect(chart.locator(".vega-actions a")).not_to_have_count(0)  # è quello che si muove
+    assert chart.locator("[aria-label*='axis']").count() == 0, "gli assi parlano inglese"
 
 
 def test_small_print_is_readable_on_a_phone(visit: Visit) -> None:
@@ -359,6 +378,8 @@ def test_small_print_is_readable_on_a_phone(visit: Visit) -> None:
     wide = page.locator("picture.ampia")
     scrolls = "all => all.map(e => e.scrollWidth > e.clientWidth)"
     assert set(wide.evaluate_all(scrolls)) == {page.evaluate("innerWidth < 500")}
+    stops = "all => all.map(e => e.tabIndex === 0)"  # il Tab vi si ferma
+    assert wide.evaluate_all(stops) == wide.evaluate_all(scrolls)
     assert page.evaluate(FITS)
 
 
@@ -400,10 +421,16 @@ def test_search_from_a_page(visit: Visit) -> None:
     page.on("request", lambda request: asked.append(request.url))
     page.goto(f"file://{HTML / '02_attenzione.html'}")
     assert not any("ricerca-indice" in url for url in asked)
-    page.locator(".search-button__button:visible").click()
+    lens, dialog = page.locator(".search-button__button:visible"), page.locator("#pst-search-dialog")
+    lens.click()
     box = page.locator("#pst-search-dialog input")
     box.fill("softmax")
     expect(page.locator("#pst-search-dialog .trovati li")).to_have_count(8)
+    page.locator("#pst-search-dialog .trovati a").nth(1).focus()
+    page.keyboard.press("Escape")  # chiude anche da un risultato
+    expect(dialog).to_be_hidden()
+    expect(lens).to_be_focused()
+    lens.click()
     icon, start = page.locator("#pst-search-dialog i").bounding_box(), box.bounding_box()
     padding = float(box.evaluate("box => parseFloat(getComputedStyle(box).paddingLeft)"))
     assert icon and start and icon["x"] + icon["width"] <= start["x"] + padding, "l'icona copre ciò che si scrive"
@@ -434,8 +461,34 @@ def test_map_says_where_we_are() -> None:
     assert all(drawing.count(' qui"') >= len(lit[name]) > 0 for name, drawing in maps.items() if name in chapters)
 
 
+@pytest.mark.parametrize("visit", ["telefono"], indirect=True)  # il tema scuro
+def test_map_on_paper(visit: Visit) -> None:
+    visit.page.goto(f"file://{HTML / 'intro.html'}")
+    visit.page.emulate_media(media="print")
+    fills = "all => [...new Set(all.map(shape => getComputedStyle(shape).fill))]"
+    assert visit.page.locator(".mappa :is(rect, circle)").evaluate_all(fills) == ["rgb(255, 255, 255)"]
+    assert visit.page.locator(".mappa text").evaluate_all(fills) == ["rgb(0, 0, 0)"]
+
+
+def test_english_is_marked() -> None:
+    "Chi ascolta sente in inglese il nome inglese di ogni voce del glossario, e la bibliografia."
+    glossary = (HTML / "92_glossario.html").read_text("utf-8")
+    starts = re.findall(r"<dd><p><em([^>]*)>", glossary) + re.findall(r"<tr[^>]*>\s*<td([^>]*)>", glossary)
+    assert len(starts) > 300 and set(starts) == {' lang="en"'}
+    assert 'class="citation-list" lang="en"' in (HTML / "bibliografia.html").read_text("utf-8")
+
+
+def test_long_formulas_are_reached_from_the_keyboard(visit: Visit) -> None:
+    page = visit.page
+    page.goto(f"file://{HTML / '13_ottimizzazione.html'}")
+    page.set_viewport_size({"width": 320, "height": 600})
+    formula = page.locator("#equation-eq-kl")
+    formula.scroll_into_view_if_needed()
+    expect(formula).to_have_attribute("tabindex", "0")
+
+
 def test_code_is_copied(visit: Visit) -> None:
-    "Il bottone è già nella pagina; senza script, che copia, non si vede."
+    "Il bottone è già nella pagina, tiene il fuoco, dice d'aver copiato; senza script non si vede, e nemmeno gli altri."
     page, context = visit.page, visit.page.context
     context.grant_permissions(["clipboard-read", "clipboard-write"])
     page.goto(f"file://{HTML / '02_attenzione.html'}")
@@ -443,11 +496,18 @@ def test_code_is_copied(visit: Visit) -> None:
     box.hover()
     box.get_by_role("button", name="Copia il codice").click()
     expect(box.locator(".copybtn")).to_have_attribute("data-tooltip", "Copiato!")
+    expect(box.locator(".copybtn")).to_be_focused()
+    expect(page.get_by_role("status").filter(has_text="Copiato!")).to_have_count(1)
     assert page.evaluate("navigator.clipboard.readText()").strip() == box.locator("pre").inner_text().strip()
     with context.browser.new_page(java_script_enabled=False) as still:  # type: ignore[union-attr]
         still.goto(page.url)
         assert still.locator(".copybtn").count() > 20
-        expect(still.locator(".copybtn").filter(visible=True)).to_have_count(0)
+        expect(still.locator("button").filter(visible=True)).to_have_count(0)
+        expect(still.locator(".mappa circle").first).to_have_css("fill", "rgb(255, 255, 255)")  # i colori ci sono
+        expect(still.locator(".bd-header-article a", has_text="Indice analitico")).to_be_visible()
+    page.emulate_media(forced_colors="active")
+    visible = "b => getComputedStyle(b, '::before').backgroundColor !== getComputedStyle(b).backgroundColor"
+    assert page.locator(".copybtn:empty").first.evaluate(visible), "con i colori forzati il bottone è un quadrato vuoto"
 
 
 @pytest.mark.parametrize("visit", ["largo"], indirect=True)  # il tema del sistema lo dice la prova
@@ -462,6 +522,20 @@ def test_theme_is_chosen_before_the_page_is_drawn(visit: Visit, system: Literal[
     page.add_init_script("localStorage.setItem('mode', 'light')")  # nel documento nuovo, prima dei suoi script
     page.reload()
     expect(page.locator("html")).to_have_attribute("data-theme", "light")
+    page.emulate_media(forced_colors="active")  # il sistema non li forza nei disegni
+    page.reload()
+    expect(page.locator("html")).to_have_attribute("data-theme", system)
+
+
+@pytest.mark.parametrize("visit", ["largo"], indirect=True)
+def test_theme_button_says_which_one(visit: Visit) -> None:
+    page = visit.page
+    page.goto(f"file://{HTML / 'intro.html'}")
+    button = page.locator(".theme-switch-button:visible")
+    button.focus()
+    for name in ("scuro", "chiaro", "come il sistema"):
+        page.keyboard.press("Enter")  # tiene il fuoco
+        expect(button).to_have_attribute("title", f"Tema: {name}")
 
 
 def test_what_was_never_seen_is_printed(visit: Visit) -> None:

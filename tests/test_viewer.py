@@ -734,7 +734,7 @@ def test_state_in_the_address(visit: Visit, tmp_path: Path, pair: bool, anchor: 
     assert address.endswith("&riga=4") and asked in address
     page.goto("about:blank")
     page.goto(address)
-    page.locator(".disegno svg").first.wait_for()
+    expect(page.locator(".disegno svg").first).to_be_focused()  # da tastiera si prosegue da lì
     assert [page.locator(part).inner_text() for part in (".titolo", ".riquadro")] == before
     page.evaluate(
         f"location.hash = '#{anchor}?guarda=constructor&strato=99&teste=-1_77&riga=1e9&colonna=40&su=x&frasi=9'"
@@ -988,9 +988,29 @@ def test_the_arrows_keep_the_piece_in_sight(visit: Visit, tmp_path: Path, matrix
     shown = page.locator(".casella" if matrix else ".pezzo.scelto rect")
     inside = """e => {
         const box = e.getBoundingClientRect(), frame = e.closest(".disegno").getBoundingClientRect();
-        return box.top >= 0 && box.bottom <= innerHeight && box.left >= frame.left && box.right <= frame.right + 1;
+        const numbers = e.closest("[data-forma=stretto]")?.querySelector(".riquadro").getBoundingClientRect();
+        return box.top >= 0 && box.bottom <= (numbers?.top ?? innerHeight)
+            && box.left >= frame.left && box.right <= frame.right + 1;
     }"""
     assert shown.evaluate(inside)
+
+
+@pytest.mark.parametrize("visit", ["telefono"], indirect=True)
+def test_the_numbers_do_not_cover_what_has_the_focus(visit: Visit, tmp_path: Path) -> None:
+    page = opened(visit, attention_view(maps(), focus=2), tmp_path)
+    page.set_viewport_size({"width": 320, "height": 256})  # ingrandito quattro volte
+    covered = """view => {
+        const focus = view.getRootNode().activeElement, numbers = view.querySelector(".riquadro");
+        const [box, over] = [focus.closest("label") ?? focus, numbers].map((e) => e.getBoundingClientRect());
+        return focus !== numbers && box.top >= over.top && box.bottom <= over.bottom ? focus.dataset.chiave : null;
+    }"""
+    found = []
+    for _ in range(12):
+        page.keyboard.press("Tab")
+        found.append(page.locator(".vista").evaluate(covered))
+    assert set(found) == {None}
+    over = page.locator(".riquadro").bounding_box()
+    assert over and over["height"] < 0.41 * 256
 
 
 def test_a_model_of_others(visit: Visit, tmp_path: Path) -> None:

@@ -979,6 +979,7 @@ async function mount(host, css, data) {
       viewer.set(fromFields(viewer.scene, viewer.state, fields));
       reveal(host);
       host.scrollIntoView({ block: "center" });
+      viewer.drawings[0]?.picture.focus({ preventScroll: true }); // da tastiera si prosegue da lì
     };
     addEventListener("hashchange", recall);
     recall();

@@ -37,11 +37,14 @@ PLAIN = re.compile(r'<span class="(?:n|nn|p|w)">([^<]*)</span>')  # nomi, segni,
 CODE = re.compile(r'((?:\bcolonne [^>]*>)?)<div class="highlight"><pre>(.*?)</pre>', re.DOTALL)
 CELL = re.compile(r"<td\b.*?</td>", re.DOTALL)
 WORD = re.compile(r'(?<=<span class="pre">)[^<]+')
-MEASURES = {  # ciò che il tema misura appena la pagina si apre, e la ferma; che cosa mettere al suo posto
+MEASURES = {  # ciò che il tema fa di troppo, quasi sempre appena la pagina si apre; che cosa mettere al suo posto
     # se un riquadro di codice scorre: lo fa menu.js, quando si vede
     r"\w+\.tabIndex=\w+\.scrollWidth>\w+\.clientWidth\|\|\w+\.scrollHeight>\w+\.clientHeight\?0:-1": "0",
     # dov'è, nell'indice, la pagina aperta: sul telefono l'indice è chiuso
     r'(if\()(!document\.querySelector\("\.bd-docs-nav"\)\))': r'\1matchMedia("(max-width:959.98px)").matches||\2',
+    # toglie il fuoco ai pulsanti premuti, e chi usa la tastiera perde il posto; all'indice della pagina resta tolto,
+    # perché scelta una voce si prosegue da lì (se lo si lascia con Esc, il fuoco glielo rende menu.js)
+    r'(\[)"\.theme-switch-button","\.search-button","\.primary-toggle",(?="\.secondary-toggle"\])': r"\1",
     # in quale sezione si è: finché non si scorre, si è in cima
     r"(\w+\((\w+),300\)\)),\2\(\)": r'\1,window.addEventListener("scroll",\2,{once:!0})',
 }
@@ -64,8 +67,12 @@ HEAD = {  # i modelli del tema: al posto di fogli e script
   <style id="foglio"></style>""",
     "{{ _webpack.head_js_preload() }}": """<script defer src="{{ pathto('_static/tutto.js', 1) }}"></script>""",
     "{{ _webpack.body_post() }}": "",
-    # il tema «auto» è chiaro o scuro già prima che la pagina si disegni: cambiarlo dopo la ricolora tutta
-    """dataset.theme = localStorage.getItem("theme") || "{{ default_mode }}";""": """dataset.theme =
+    'data-theme="{{ default_mode }}"': 'data-theme="light"',  # senza script i colori del tema ci sono lo stesso
+    # il tema «auto» è chiaro o scuro già prima che la pagina si disegni: cambiarlo dopo la ricolora tutta; con i colori
+    # forzati è sempre «auto», ché il sistema non li forza nei disegni
+    """dataset.theme = localStorage.getItem("theme") || "{{ default_mode }}";""": """dataset.mode =
+      matchMedia("(forced-colors: active)").matches ? "auto" : document.documentElement.dataset.mode;
+    document.documentElement.dataset.theme =
       document.documentElement.dataset.mode.replace("auto",
         matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");""",
     """{% include "sections/announcement.html" %}""": "",  # un avviso vuoto, che il tema misura

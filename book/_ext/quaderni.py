@@ -24,6 +24,8 @@ from annotated.study.viewer import asset, style
 DIRECTIVE = re.compile(r"^#\|\s*(\w+)\s*(.*?)\s*$")
 COLUMNS = re.compile(r"\S {2,}\S|^ *\[")  # una riga di tabella, o di matrice
 BUNDLE = "vega-bundle.js"
+# chi ascolta sente la descrizione e le scritte; degli assi Vega direbbe una frase inglese, di ogni segno tutti i numeri
+QUIET = {"axis": {"aria": False}, "mark": {"aria": False}, "text": {"aria": True}}
 LOCALE = {"decimal": ",", "thousands": ".", "grouping": [3], "currency": ["€", ""]}
 
 
@@ -83,8 +85,10 @@ class VegaLite:
             return None
         spec = data.content if isinstance(data.content, dict) else json.loads(data.content)
         name = f"vega-{data.cell_index}-{data.output_index}"
+        spec["config"] = QUIET | spec.get("config", {})
         text = json.dumps(spec, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
         still = vl_convert.vegalite_to_svg(spec, format_locale=LOCALE)
+        still = still.replace("<svg ", f'<svg role="img" aria-label="{escape(spec["description"])}" ', 1)
         html = (
             f'<div class="vega-lite" id="{name}" role="figure">{still}</div>\n'
             f'<script type="application/json" class="vega-lite-spec" data-target="{name}">{text}</script>'
@@ -108,18 +112,25 @@ TEMPLATES = {  # gli script della ricerca di Sphinx, e ciò che i modelli del te
         f"<script src=\"{{{{ pathto('{name}', 1) | e }}}}\"></script>": ""
         for name in ("_static/searchtools.js", "_static/language_data.js", "searchindex.js")
     },
-    "Toggle primary sidebar": "Mostra o nascondi l'indice del libro",
     "Toggle secondary sidebar": "Mostra o nascondi l'indice della pagina",
+    '<dialog id="pst-search-dialog">': '<dialog id="pst-search-dialog" aria-label="Cerca">',
+    '<dialog id="pst-primary-sidebar-modal">': '<dialog id="pst-primary-sidebar-modal" aria-label="Indice del libro">',
+    '<dialog id="pst-secondary-sidebar-modal">': (
+        '<dialog id="pst-secondary-sidebar-modal" aria-label="Indice della pagina">'
+    ),
     'aria-label="Main"': 'aria-label="Capitoli"',
     'aria-label="Page"': 'aria-label="Indice della pagina"',
     "{{ translate('By') }} {{ author }}": "{{ author }}",
     'alt="{{ translate(text) }} {{ translate("logo") }}"': 'alt=""',
 }
+# un'icona è una lettera privata del suo carattere: un lettore di schermo la direbbe, al posto del nome del pulsante
+ICON = re.compile(r'<(?:i|span) class="(?:fa-solid [\w -]+|\{\{ icon \}\})"(?=>)')
 
 BODY = {  # nel testo della pagina: accessibilità, e ancora inglese
     ' aria-label="Toggle hidden content"': "",  # il nome del pulsante è il testo che vi si legge, «Mostra il codice»
     '<table class="table">': '<table class="table" tabindex="0">',  # su uno schermo stretto scorre: anche da tastiera
-    ' role="list" class="citation-list"': ' class="citation-list"',  # le sue voci non sono «listitem»
+    # le sue voci non sono «listitem», e i titoli, o quasi, sono inglesi
+    ' role="list" class="citation-list"': ' class="citation-list" lang="en"',
     '"> Esercizio ': '">Esercizio ',
 }
 
@@ -134,7 +145,7 @@ class Italian(Extension):
     "Traduce i modelli di pagina mentre Jinja li legge."
 
     def preprocess(self, source: str, name: str | None, filename: str | None = None) -> str:
-        return replace(source, TEMPLATES)
+        return ICON.sub(r'\g<0> aria-hidden="true"', replace(source, TEMPLATES))
 
 
 def one_search(app: Sphinx, config: Config) -> None:
@@ -148,10 +159,11 @@ def translate_theme(app: Sphinx) -> None:
 
 
 def translate_scripts(app: Sphinx, error: Exception | None) -> None:
-    "Il pulsante delle soluzioni lo fa uno script, con un nome inglese."
+    "Il pulsante delle soluzioni lo fa uno script, con un nome inglese: lo si chiama come vi si legge."
     script = Path(app.outdir) / "_static" / "togglebutton.js"
     if error is None and script.exists():
-        script.write_text(script.read_text("utf-8").replace("Toggle hidden content", "Mostra o nascondi"), "utf-8")
+        hint = "button.dataset.toggleHint = "
+        script.write_text(script.read_text("utf-8").replace(hint, f"button.ariaLabel = {hint}"), "utf-8")
 
 
 def share_viewer(app: Sphinx, error: Exception | None) -> None:

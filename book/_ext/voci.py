@@ -1,6 +1,7 @@
 """Estensione Sphinx: in ogni capitolo un termine in corsivo, la prima volta, porta alla sua voce nel glossario.
 
-Vale per il nome italiano e per quello inglese; passandoci sopra si legge l'inizio della definizione.
+Vale per il nome italiano e per quello inglese; passandoci sopra si legge l'inizio della definizione. Nel glossario il
+nome inglese è segnato come tale, per chi ascolta.
 """
 
 from typing import Any
@@ -44,6 +45,16 @@ def link_terms(app: Sphinx, doctree: nodes.document, page: str) -> None:
         word.replace_self(link)
 
 
+def mark_english(app: Sphinx, doctree: nodes.document, page: str) -> None:
+    "Il corsivo con cui comincia una voce, e la prima colonna della tabella."
+    if page != GLOSSARY:
+        return
+    starts = [next(item[1].findall(nodes.paragraph))[0] for item in doctree.findall(nodes.definition_list_item)]
+    for node in starts + [row[0] for body in doctree.findall(nodes.tbody) for row in body]:
+        if isinstance(node, nodes.emphasis | nodes.entry):
+            node["classes"].append("language-en")  # docutils ne fa lang="en"
+
+
 def stale(app: Sphinx, env: BuildEnvironment, added: set[str], changed: set[str], removed: set[str]) -> list[str]:
     "Se cambia il glossario si riscrivono i capitoli che lo citano."
     return [page for page in env.found_docs if CHAPTER.match(page)] if GLOSSARY in added | changed else []
@@ -55,5 +66,6 @@ def ancestors(node: nodes.Node) -> list[nodes.Node]:
 
 def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("doctree-resolved", link_terms)
+    app.connect("doctree-resolved", mark_english)
     app.connect("env-get-outdated", stale)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

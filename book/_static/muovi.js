@@ -64,6 +64,8 @@
         if (control.type === "checkbox") state[control.name] = control.checked;
         else if (control.type === "range" || control.checked) state[control.name] = Number(control.value);
       Object.entries(COUNTS[box.dataset.muovi](numbers, state)).forEach(([name, value]) => write(box, name, value));
+      for (const shown of box.querySelectorAll("label > output")) // chi ascolta sente il valore scritto, non il posto del cursore
+        shown.parentElement.querySelector("input").setAttribute("aria-valuetext", shown.textContent);
     };
     box.addEventListener("input", update);
     box.addEventListener("submit", (event) => event.preventDefault());
