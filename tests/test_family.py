@@ -91,7 +91,7 @@ def test_nothing_is_written_after_the_end(model: LanguageModel) -> None:
     assert ended.max() == 1 and (out[(ended.cumsum(1) > 1)] == PAD).all() and not (out[ended == 0] == PAD).any()
 
 
-@pytest.mark.parametrize("top_p", [1e-3, 0.3, 0.7, 1.0])
+@pytest.mark.parametrize("top_p", [1e-3, 0.3, 0.7, 0.99])
 def test_the_nucleus_is_the_smallest_that_reaches_its_share(top_p: float) -> None:
     p = torch.randn(50, V, generator=torch.Generator().manual_seed(0)).mul(2).softmax(dim=-1)
     for row, kept in zip(p, nucleus(p, top_p), strict=True):

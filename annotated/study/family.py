@@ -89,7 +89,7 @@ def nucleus(
     enough = highest.cumsum(dim=-1) - highest >= top_p  # le precedenti bastano già
     return p.masked_fill(torch.zeros_like(enough).scatter(-1, order, enough), 0.0)
 
-# %% ../../book/26_famiglia.ipynb #38b9cc81
+# %% ../../book/26_famiglia.ipynb #90c54031
 @without_dropout
 @torch.inference_mode()
 def continue_text(
@@ -120,7 +120,8 @@ def continue_text(
         logits = model(text, prefix_mask(given, text.size(1)))[:, -1]  # (B, V)
         logits[:, :EOS] = -torch.inf
         if temperature:
-            p = nucleus((logits / temperature).softmax(dim=-1), top_p)  # (B, V)
+            p = (logits / temperature).softmax(dim=-1)  # (B, V)
+            p = nucleus(p, top_p) if top_p < 1 else p  # a 1 gli arrotondamenti toglierebbero la coda
             word = torch.multinomial(p, 1, generator=generator)  # (B, 1)
         else:
             word = logits.argmax(dim=-1, keepdim=True)
