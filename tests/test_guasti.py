@@ -604,6 +604,7 @@ def test_a_model_of_another_vocabulary_is_not_written(setting: Setting, tmp_path
     assert not list(tmp_path.rglob("*.safetensors"))
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # di torch.compile
 def test_weights_that_would_not_load_are_not_written(setting: Setting, tmp_path: Path) -> None:
     tokenizer, corpus, validation = setting
     model = Transformer(Config(tokenizer.vocab_size, **SHAPE)).eval()
