@@ -8,6 +8,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                       'annotated.checkpoint._load_weights': ('salvare.html#_load_weights', 'annotated/checkpoint.py'),
                                       'annotated.checkpoint._misfit': ('salvare.html#_misfit', 'annotated/checkpoint.py'),
                                       'annotated.checkpoint._opened': ('salvare.html#_opened', 'annotated/checkpoint.py'),
+                                      'annotated.checkpoint.all_finite': ('salvare.html#all_finite', 'annotated/checkpoint.py'),
                                       'annotated.checkpoint.check_device': ('salvare.html#check_device', 'annotated/checkpoint.py'),
                                       'annotated.checkpoint.check_savable': ('salvare.html#check_savable', 'annotated/checkpoint.py'),
                                       'annotated.checkpoint.load_model': ('salvare.html#load_model', 'annotated/checkpoint.py'),

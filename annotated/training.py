@@ -6,7 +6,7 @@
 __all__ = ['LOG_EVERY', 'batch_stream', 'validation_loss', 'mean_weights', 'read_weights', 'averaged_model', 'TrainingConfig',
            'Progress', 'Run', 'check_folder', 'reserved', 'on_device', 'train']
 
-# %% ../book/15_addestramento.ipynb #e059ae84
+# %% ../book/15_addestramento.ipynb #4b076f43
 import copy
 import json
 import math
@@ -34,7 +34,7 @@ from torch.amp import GradScaler
 from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
 
-from .checkpoint import check_savable, load_state, save_model, save_state, save_tensors
+from .checkpoint import all_finite, check_savable, load_state, save_model, save_state, save_tensors
 from .common import AnnotatedError, atomic_write, number, open_input, reason
 from .data import Batch, Corpus, make_batches
 from .engine import Objective, autocast, check_precision, new_scaler, rank_and_size
@@ -315,14 +315,14 @@ def _to_tensorboard(folder: Path, log: list[dict[str, Any]]) -> None:
             for name in row.keys() - {"step"}:
                 writer.add_scalar(name, row[name], row["step"])
 
-# %% ../book/15_addestramento.ipynb #2a0319d1
+# %% ../book/15_addestramento.ipynb #ca66319a
 @contextmanager
 def _steps_kept(run: Run) -> Iterator[None]:
     "Se ciò che sta nel blocco `with` fallisce, i passi fatti non si perdono."
     try:
         yield
     except BaseException:
-        if all(p.isfinite().all() for p in run.model.parameters()):  # se no, meglio lo stato di prima
+        if all_finite(run.model.parameters()):  # se no, meglio lo stato di prima
             _save_progress(run)
         raise
 
